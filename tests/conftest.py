@@ -23,7 +23,7 @@ from tests.support.left_out import SUMMARY_OPTION, LeftOut
 from tests.support.left_tiers import findings_below, findings_in_memories, made_memories
 from tests.support.level import LEVEL
 from tieredstore.cli import jobs
-from tieredstore.offline.engine import Engine, LocalEngine, OneProcess
+from tieredstore.offline.jobs.engine import Engine, LocalEngine, OneProcess
 
 _SAME_EXAMPLES = {
     "derandomize": True,

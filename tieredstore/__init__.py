@@ -89,22 +89,19 @@ if TYPE_CHECKING:
     from tieredstore.follower import Follower
     from tieredstore.following.directory.layout import NotAStore
     from tieredstore.following.statistics import ScanStatistics
-    from tieredstore.hot.append_plan import Appended
-    from tieredstore.hot.encoding import MessageRefused, NewMessage
+    from tieredstore.hot.encoding import Appended, MessageRefused, NewMessage
     from tieredstore.hot.options import HotWriteOptions
     from tieredstore.hot.retention import RetentionOptions, UntieredPolicy
     from tieredstore.message import Message
-    from tieredstore.readable_tier import ReadableTier
-    from tieredstore.reading.cursor import QueueCursor
+    from tieredstore.metrics.summary import Loss, QueueSummary, TopicSummary
+    from tieredstore.reader.cursor import QueueCursor
+    from tieredstore.reader.readable_tier import ReadableTier
     from tieredstore.store.forwarding import ForwardingMessageStore
     from tieredstore.store.levels import Level
-    from tieredstore.store.local import LocalMessageStore
-    from tieredstore.store.local_read import ReadLimits
-    from tieredstore.store.plugged import PluggedStore
-    from tieredstore.store.plugins import PluginContext
+    from tieredstore.store.local import LocalMessageStore, ReadLimits
+    from tieredstore.store.plugins import PluggedStore, PluginContext
     from tieredstore.store.protocol import GetMessageResult, MessageStore
     from tieredstore.store.tiered import TieredMessageStore
-    from tieredstore.summary import Loss, QueueSummary, TopicSummary
 
 __all__ = [  # noqa: RUF022 - grouped by purpose
     # Reading
@@ -205,22 +202,19 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "tieredstore.follower": ("Follower",),
     "tieredstore.following.directory.layout": ("NotAStore",),
     "tieredstore.following.statistics": ("ScanStatistics",),
-    "tieredstore.hot.append_plan": ("Appended",),
-    "tieredstore.hot.encoding": ("MessageRefused", "NewMessage"),
+    "tieredstore.hot.encoding": ("Appended", "MessageRefused", "NewMessage",),
     "tieredstore.hot.options": ("HotWriteOptions",),
     "tieredstore.hot.retention": ("RetentionOptions", "UntieredPolicy"),
     "tieredstore.message": ("Message",),
-    "tieredstore.readable_tier": ("ReadableTier",),
-    "tieredstore.reading.cursor": ("QueueCursor",),
+    "tieredstore.reader.readable_tier": ("ReadableTier",),
+    "tieredstore.reader.cursor": ("QueueCursor",),
     "tieredstore.store.forwarding": ("ForwardingMessageStore",),
     "tieredstore.store.levels": ("Level",),
-    "tieredstore.store.local": ("LocalMessageStore",),
-    "tieredstore.store.local_read": ("ReadLimits",),
-    "tieredstore.store.plugged": ("PluggedStore",),
-    "tieredstore.store.plugins": ("PluginContext",),
+    "tieredstore.store.local": ("LocalMessageStore", "ReadLimits",),
+    "tieredstore.store.plugins": ("PluggedStore", "PluginContext",),
     "tieredstore.store.protocol": ("GetMessageResult", "MessageStore"),
     "tieredstore.store.tiered": ("TieredMessageStore",),
-    "tieredstore.summary": ("Loss", "QueueSummary", "TopicSummary"),
+    "tieredstore.metrics.summary": ("Loss", "QueueSummary", "TopicSummary"),
 }  # fmt: skip
 """Where a public name lives. Loaded on first use: the command line's `--help` needs none of it."""
 
@@ -275,7 +269,7 @@ def open(  # noqa: A001 - `tieredstore.open`, as in zarr, gzip or rasterio
     """
     from pathlib import Path  # noqa: PLC0415 - loaded on first use
 
-    from tieredstore.readable_tier import ReadableTier  # noqa: PLC0415 - likewise
+    from tieredstore.reader.readable_tier import ReadableTier  # noqa: PLC0415 - likewise
 
     return ReadableTier(
         lambda: _config(where, cluster, broker, conf, settings),
@@ -375,7 +369,7 @@ def open_store(
     from tieredstore.config.effective import StartWords  # noqa: PLC0415 - likewise
     from tieredstore.store.configured import plan_store  # noqa: PLC0415 - likewise
     from tieredstore.store.levels import Level  # noqa: PLC0415 - likewise
-    from tieredstore.store.plugged import PluggedStore, tiering_of  # noqa: PLC0415 - likewise
+    from tieredstore.store.plugins import PluggedStore, tiering_of  # noqa: PLC0415 - likewise
 
     given = {"storePathRootDir": os.fspath(directory), **(settings or {})}
     context, layers = plan_store(

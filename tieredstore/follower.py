@@ -25,20 +25,19 @@ from provider.errors import Closed, Denied, StoreError, Unavailable
 from provider.stores.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.expiring import keep_topic_times, topic_hours
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.statistics import ScanStatistics
-from tieredstore.known_tier import memory_of_follower
 from tieredstore.lifetime import cause, running
 from tieredstore.metrics.families import Moment
 from tieredstore.metrics.page import metrics_of, served_metrics
-from tieredstore.naming import refuse_unnamed
-from tieredstore.owner import refuse_living_owner, watch_ownership
-from tieredstore.owning import open_hot_log, open_owner
-from tieredstore.places import directory_of, local_directory
-from tieredstore.remembering import FollowedMemory
-from tieredstore.report import Look, Reporter, log_owned, log_start
-from tieredstore.summary import Loss, TopicSummary, new_losses, summarize
+from tieredstore.metrics.summary import Loss, TopicSummary, new_losses, summarize
+from tieredstore.session.identity import memory_of_follower, refuse_unnamed
+from tieredstore.session.owner import open_hot_log, open_owner
+from tieredstore.session.places import directory_of, local_directory
+from tieredstore.session.replay_position import FollowedMemory
+from tieredstore.session.report import Look, Reporter, log_owned, log_start
+from tieredstore.session.takeover import refuse_living_owner, watch_ownership
+from tieredstore.session.topic_retention import keep_topic_times, topic_hours
 
 SETTLING_LOOKS = 3
 """Looks of `drain` at units that do not count yet."""

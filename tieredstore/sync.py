@@ -31,12 +31,11 @@ from fetcher.result import FetchResult
 from fetcher.statistics import FetcherStatistics
 from tieredstore.follower import Follower
 from tieredstore.message import Message
-from tieredstore.readable_tier import ReadableTier
-from tieredstore.reading.arrow import RecordBatchReader, import_arrow
-from tieredstore.reading.wanted import Moment, OnDamage, OnGap, Wanted
-from tieredstore.summary import Loss, QueueSummary, TopicSummary
-from tieredstore.threaded import Threaded
-from tieredstore.threaded_store import SyncStore
+from tieredstore.metrics.summary import Loss, QueueSummary, TopicSummary
+from tieredstore.reader.arrow import RecordBatchReader, import_arrow
+from tieredstore.reader.cursor import Moment, OnDamage, OnGap, Wanted
+from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.threaded import SyncStore, Threaded
 
 __all__ = ["SyncFollower", "SyncStore", "SyncTier", "follow", "open", "open_store"]
 

@@ -20,9 +20,9 @@ from tests.bench.scan_data import config_of, remove_made, write_logs
 from tests.bench.scan_parts import SPARK, TooFew, rebuild
 from tests.bench.scan_speed import MIB, WORKER_BYTES_MAX, TooMuch, engines_in
 from tieredstore.bench.run import machine_facts
-from tieredstore.offline.audit import audit
-from tieredstore.offline.cutting import SPLIT_BYTES
-from tieredstore.offline.engine import Engine
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import Engine
+from tieredstore.offline.scan.planning import SPLIT_BYTES
 
 BODY_BYTES = 10
 KEYS = (1, 8, 64)

@@ -41,10 +41,10 @@ from tieredstore.bench.figure import settle
 from tieredstore.bench.run import machine_facts, spread
 from tieredstore.bench.synthetic_store import SyntheticStore, write_synthetic_store
 from tieredstore.config.effective import Config
-from tieredstore.offline.engine import Engine, LocalEngine, OneProcess
-from tieredstore.offline.remake import remake
-from tieredstore.offline.report import RebuildReport
-from tieredstore.offline.restore import restore
+from tieredstore.offline.jobs.engine import Engine, LocalEngine, OneProcess
+from tieredstore.offline.jobs.rebuild_files import restore
+from tieredstore.offline.jobs.rebuild_metadata import remake
+from tieredstore.offline.jobs.report import RebuildReport
 
 LOCAL = f"local, {PROCESSES}"
 READ, REBUILD, RESTORE = "read", "rebuild", "restore"

@@ -23,10 +23,10 @@ import tieredstore
 from container.move.offload_plan import Until
 from provider.clock import SystemClock
 from provider.object.store import RequestKind, RequestMeter
+from tieredstore.admin.offload import offload_topic
 from tieredstore.bench.figure import stopwatch
 from tieredstore.config.effective import Config
-from tieredstore.offloading import offload_topic
-from tieredstore.readable_tier import ReadableTier
+from tieredstore.reader.readable_tier import ReadableTier
 
 KIB, MIB = 1 << 10, 1 << 20
 OBJECT_BYTES = 8 * MIB

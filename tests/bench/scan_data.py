@@ -12,8 +12,8 @@ from container.names.rocketmq import segment_name
 from container.record.layout import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, layout_of
 from tests.support.messages import batch_of, make_record
 from tieredstore.config.effective import Config
-from tieredstore.offline.split import LogPiece, Split, TierPlace
-from tieredstore.places import directory_of
+from tieredstore.offline.scan.split import LogPiece, Split, TierPlace
+from tieredstore.session.places import directory_of
 
 QUEUES = 4
 PIECE_BYTES = 4 << 20

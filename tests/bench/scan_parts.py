@@ -10,12 +10,12 @@ from pathlib import Path
 from provider.sequential import DirectorySource
 from tests.bench.processes import watched
 from tests.bench.scan_data import config_of, remove_made, splits_of
-from tieredstore.offline.engine import Engine, OneProcess, Piece
-from tieredstore.offline.log_window import WINDOW_BYTES
-from tieredstore.offline.remake import remake
-from tieredstore.offline.scanner import scan
-from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import Split
+from tieredstore.offline.jobs.engine import Engine, OneProcess, Piece
+from tieredstore.offline.jobs.rebuild_metadata import remake
+from tieredstore.offline.scan.log_window import WINDOW_BYTES
+from tieredstore.offline.scan.scanner import scan
+from tieredstore.offline.scan.sources import source_of
+from tieredstore.offline.scan.split import Split
 
 INDEX_COLUMNS = ("queue_offset", "store_timestamp", "store_size", "tier_physical_offset")
 KEY_COLUMNS = (*INDEX_COLUMNS, "tags", "keys", "msg_id")

@@ -22,8 +22,8 @@ from tests.bench.scan_parts import SPARK, Data, Part, Took, engine_of, measured,
 from tests.support.spark_settings import ROOT, spark_environment, spark_options
 from tieredstore.bench.figure import settle
 from tieredstore.bench.run import machine_facts, spread
-from tieredstore.offline.cutting import SPLIT_BYTES
-from tieredstore.offline.engine import Engine, LocalEngine
+from tieredstore.offline.jobs.engine import Engine, LocalEngine
+from tieredstore.offline.scan.planning import SPLIT_BYTES
 
 MIB = 1 << 20
 BODIES = (100, 1 << 10, 16 << 10)

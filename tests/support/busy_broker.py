@@ -17,14 +17,14 @@ import pytest
 
 import tieredstore.following.directory.queues as queues_module
 import tieredstore.following.log.followed_log as followed_log_module
-import tieredstore.following.queue.files as files_module
+import tieredstore.following.queues.files as files_module
 from container.names.queue_id import QueueId
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from tests.support.fake_broker import FakeBroker
 from tieredstore.following.directory.pins import Pins
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.following.queue.files import ConsumeQueueFiles
+from tieredstore.following.queues.files import ConsumeQueueFiles
 
 BOUNDARIES: tuple[tuple[object, str], ...] = (
     (followed_log_module, "scan_runs"),

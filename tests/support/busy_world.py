@@ -18,7 +18,7 @@ from tests.support.busy_broker import BusyBroker, Interference
 from tests.support.followed import CheckedHotLog
 from tests.support.memory_tier import InlineExecutor, MemoryTier
 from tieredstore.following.options import HotLogOptions
-from tieredstore.following.queue.followed_queues import FollowedQueues
+from tieredstore.following.queues.followed_queues import FollowedQueues
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
 QUEUES = [A0, B0]

@@ -11,7 +11,7 @@ from dispatcher.ports import HotQueue, Wanted, records_of_queue
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 
 

@@ -13,7 +13,7 @@ from provider.clock import SystemClock
 from provider.posix.store import PosixStore
 from tests.support.golden import GoldenSet, GoldenTree
 from tieredstore.cli.message_printer import message_row
-from tieredstore.reading.cursor import messages_of
+from tieredstore.reader.cursor import messages_of
 
 
 def without(row: dict[str, Any], *names: str) -> dict[str, Any]:

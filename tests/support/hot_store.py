@@ -11,11 +11,10 @@ from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import StoreError
 from provider.testing.manual_clock import ManualClock
-from tieredstore.hot import encoding, one_plan
-from tieredstore.hot.append_plan import Appended
+from tieredstore.hot import batch_plan, encoding
 from tieredstore.hot.appender import Appender
-from tieredstore.hot.directory import StoreDirectory
-from tieredstore.hot.encoding import NewMessage, prepare
+from tieredstore.hot.encoding import Appended, NewMessage, prepare
+from tieredstore.hot.log.directory import StoreDirectory
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.reading import first_with_record, read_messages
 from tieredstore.store.local import LocalMessageStore
@@ -51,7 +50,7 @@ def all_topics_taken() -> Iterator[None]:
         try:
             yield
         finally:
-            for kept in (encoding.queue_of, one_plan._common):
+            for kept in (encoding.queue_of, batch_plan._common):
                 kept.cache_clear()
 
 

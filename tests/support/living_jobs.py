@@ -13,18 +13,18 @@ from provider.errors import StoreError
 from tests.support.living_tier import SETTINGS, Interrupted, LivingTier, Row
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline import dataset, restore_objects
-from tieredstore.offline.audit import audit
-from tieredstore.offline.export.continuing import Gone
+from tieredstore.offline import dataset
 from tieredstore.offline.export.job import planned_export
-from tieredstore.offline.export.options import ExportOptions, Skips
-from tieredstore.offline.remake import remake
-from tieredstore.offline.restore import restore
+from tieredstore.offline.export.options import ExportOptions, Gone, Skips
+from tieredstore.offline.jobs import rebuild_files
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.rebuild_files import restore
+from tieredstore.offline.jobs.rebuild_metadata import remake
+from tieredstore.offline.scan.planning import WantedMessages
 from tieredstore.offline.tables.open_tier import OpenTier
 from tieredstore.offline.tables.planning import parts_of_table
 from tieredstore.offline.tables.reading import rows_of
-from tieredstore.offline.wanted_messages import WantedMessages
-from tieredstore.opening import AS_OPTIONS
+from tieredstore.session.reader import AS_OPTIONS
 
 COLUMNS = ["topic", "queue_id", "queue_offset", "body"]
 SPLIT_BYTES = 2000
@@ -154,7 +154,7 @@ def _audit(tier: LivingTier, happens: Happens, _: Path) -> Outcome:
 def _rebuild(tier: LivingTier, happens: Happens, _: Path) -> Outcome:
     """Its first look is at metadata that are older than what happens. It must own nothing."""
     epochs: list[int] = []
-    real = restore_objects.lost_index_files
+    real = rebuild_files.lost_index_files
 
     def older(*arguments: Any) -> Any:
         if not epochs:
@@ -162,7 +162,7 @@ def _rebuild(tier: LivingTier, happens: Happens, _: Path) -> Outcome:
             epochs.append(_epoch_of(tier))
         return real(*arguments)
 
-    with patch.object(restore_objects, "lost_index_files", older):
+    with patch.object(rebuild_files, "lost_index_files", older):
         report = restore(tier.config, Interrupted(lambda: None))
     owned = ["it took the tier"] if [_epoch_of(tier)] != epochs else []
     return Outcome(findings=[*map(str, report.files), *map(str, report.faults), *owned])

@@ -25,9 +25,9 @@ from tieredstore import sync
 from tieredstore.config.effective import Config
 from tieredstore.config.location import OFFLOAD_PATH
 from tieredstore.lifetime import running
-from tieredstore.offline.engine import OneProcess
-from tieredstore.owning import open_owner
-from tieredstore.places import directory_of, storage_at
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.session.owner import open_owner
+from tieredstore.session.places import directory_of, storage_at
 
 Row = tuple[str, int, int, bytes]
 """Topic, queue, queue offset and body."""

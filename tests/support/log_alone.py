@@ -8,8 +8,8 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs
 from tests.support.without_queues import hide_queues
-from tieredstore.following.broker_hot_log import RocketMqHotLog
-from tieredstore.following.reput.remembered import Remembered
+from tieredstore.following.hot_log import RocketMqHotLog
+from tieredstore.following.log_reader.log_scan import Remembered
 
 __all__ = ["broker", "clock", "logs"]
 A0, A1, B0 = QueueId("A", 0), QueueId("A", 1), QueueId("B", 0)

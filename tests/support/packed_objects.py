@@ -21,7 +21,7 @@ from tests.support.golden import GoldenTree
 from tests.support.packed_tier import tier_packed
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
-from tieredstore.places import directory_of, storage_at
+from tieredstore.session.places import directory_of, storage_at
 
 Objects = dict[str, bytes]
 UNITS_PER_SEGMENT = 40

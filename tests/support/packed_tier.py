@@ -14,7 +14,7 @@ from provider.clock import SystemClock
 from provider.object_store import ObjectStore
 from provider.stores.packed_segments import PackedDriver
 from tests.support.golden import GoldenTree
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 
 

@@ -10,7 +10,7 @@ from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import follow
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 
 
 async def follow_pinned(

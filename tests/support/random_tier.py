@@ -30,7 +30,7 @@ from provider.clock import SystemClock
 from provider.ranges import QueueOffset
 from tests.support.messages import with_record_crc
 from tieredstore.config.effective import Config
-from tieredstore.owning import open_owner
+from tieredstore.session.owner import open_owner
 
 KIB = 1 << 10
 TOPICS = (

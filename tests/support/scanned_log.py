@@ -8,8 +8,8 @@ from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
 from provider.sequential import ObjectRange
 from tests.support.messages import with_record_crc
-from tieredstore.offline.log_scan import LogScan
-from tieredstore.offline.split import LogGap, LogPiece, ScanReport, Split
+from tieredstore.offline.scan.log_scan import LogScan
+from tieredstore.offline.scan.split import LogGap, LogPiece, ScanReport, Split
 
 OBJECT = "segment"
 

@@ -34,7 +34,7 @@ from tests.support.memory_tier import InlineExecutor
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.uniform_hot_log import UniformHotLog
 from tieredstore.config.effective import Config
-from tieredstore.owner import watch_ownership
+from tieredstore.session.takeover import watch_ownership
 
 URL = "memory://costs/tier"
 HOUR_S = 3600

@@ -28,7 +28,7 @@ from provider.options import ObjectOptions, RangeOptions
 from provider.stores.packed_segments import PARTS_PREFIX, PackedDriver
 from provider.stores.range_reads import RangeReads
 from tests.support.fake_broker import FakeBroker
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 
 URL = "memory://openings/tier"

@@ -30,7 +30,7 @@ from provider.stores.in_place_segments import InPlaceDriver
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import CheckedHotLog
 from tests.support.store_reader import findings, queue_contents
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 
 VICTIM = QueueId("Victim", 0)

@@ -29,7 +29,7 @@ from tests.test_golden.test_object_stores import assert_every_line, rows
 from tests.test_golden.test_offset_by_time import check_rows
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
-from tieredstore.opening import existing_tier, open_reader
+from tieredstore.session.reader import existing_tier, open_reader
 
 FINDINGS = pytest.mark.leaves_findings(
     "journal", why="the second store is on S3, which the fixture lacks"

@@ -34,7 +34,7 @@ import json, os, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from tieredstore.offline import spark as tiers
-from tieredstore.offline.engine import Piece
+from tieredstore.offline.jobs.engine import Piece
 from tieredstore.offline.spark.engine import SparkEngine
 
 tier, place = map(Path, sys.argv[1:])
@@ -76,7 +76,7 @@ from pyspark.sql import SparkSession
 from tests.test_spark.test_engine import digits, joined
 from tests.test_spark.test_job_runs import WaitsForProgress, same
 from tieredstore.offline import spark as tiers
-from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.jobs.engine import OneProcess
 from tieredstore.offline.spark.engine import SparkEngine
 
 tier, place = map(Path, sys.argv[2:])

@@ -11,7 +11,7 @@ from provider.errors import Corrupt, Unavailable
 from tests.support.spark_settings import python_without
 from tests.test_tieredstore.offline.test_export import files_of, planned
 from tieredstore.offline import spark as tiers
-from tieredstore.offline.engine import OneProcess, Piece
+from tieredstore.offline.jobs.engine import OneProcess, Piece
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,8 +22,8 @@ from tests.test_tieredstore.offline.test_rebuild import (
     remove_derived,
 )
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.engine import Piece
-from tieredstore.offline.restore import restore
+from tieredstore.offline.jobs.engine import Piece
+from tieredstore.offline.jobs.rebuild_files import restore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +104,7 @@ class Served:
 
 @pytest.mark.usefixtures("spark")
 def test_no_more_tasks_are_told_than_there_are() -> None:
-    from tieredstore.offline.spark.watching import watched  # noqa: PLC0415 - imports PySpark
+    from tieredstore.offline.spark.engine import watched  # noqa: PLC0415 - imports PySpark
 
     told: list[int] = []
     served = Served([])

@@ -23,10 +23,10 @@ from tests.test_tieredstore.offline.test_rebuild import (
     remove_metadata,
     same_answers,
 )
-from tieredstore.offline.audit import audit
-from tieredstore.offline.engine import OneProcess
-from tieredstore.offline.remake import remake
-from tieredstore.offline.restore import restore
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.offline.jobs.rebuild_files import restore
+from tieredstore.offline.jobs.rebuild_metadata import remake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,10 +15,10 @@ from tests.test_spark.test_stream import tier as growing
 from tests.test_spark.test_tables import read
 from tests.test_tieredstore.offline.test_rebuild import config_of, options_of
 from tieredstore.config.effective import Config
-from tieredstore.offline.audit import audit
-from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import OneProcess
 from tieredstore.offline.spark import register
-from tieredstore.opening import existing_tier
+from tieredstore.session.reader import existing_tier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

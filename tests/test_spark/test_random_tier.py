@@ -17,7 +17,7 @@ from tests.test_tieredstore.offline.test_random_tier import (
     made_at,
 )
 from tests.test_tieredstore.offline.test_rebuild import remove_derived, remove_metadata
-from tieredstore.offline.engine import OneProcess
+from tieredstore.offline.jobs.engine import OneProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

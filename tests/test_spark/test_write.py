@@ -7,7 +7,7 @@ import pytest
 
 from tests.test_spark.test_stream import GrowingTier, stream
 from tieredstore import sync
-from tieredstore.hot.directory import StoreDirectory
+from tieredstore.hot.log.directory import StoreDirectory
 from tieredstore.offline import spark as tiers
 from tieredstore.offline.spark.engine import said_by
 

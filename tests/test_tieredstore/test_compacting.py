@@ -26,8 +26,8 @@ from tieredstore import sync
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.lifetime import running
-from tieredstore.owning import open_owner
-from tieredstore.places import directory_of, storage_at
+from tieredstore.session.owner import open_owner
+from tieredstore.session.places import directory_of, storage_at
 
 BROKER: dict[str, Any] = {"cluster": "C", "broker": "b"}
 NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=b")

@@ -12,7 +12,7 @@ from container.names.queue_id import QueueId
 from dispatcher.ports import MADE_AGAIN_REASON, TOPIC_DELETED_REASON
 from dispatcher.statistics import DispatchStatistics
 from tests.support.fake_broker import FakeBroker
-from tieredstore.following.queue import look_schedule
+from tieredstore.following.queues import poll_schedule
 
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
 
@@ -23,7 +23,7 @@ TOPICS, QUEUES = 31, 10
 
 @pytest.fixture(autouse=True)
 def looks_at_all_queues_at_every_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look_schedule, "SHARE_AT_REST", 1.0)
+    monkeypatch.setattr(poll_schedule, "SHARE_AT_REST", 1.0)
 
 
 @pytest.fixture

@@ -13,13 +13,14 @@ from click.testing import CliRunner, Result
 import tieredstore
 from provider.errors import Denied
 from tests.support.fake_broker import FakeBroker
-from tieredstore import offline, places
+from tieredstore import offline
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.audit import audit
-from tieredstore.offline.engine import OneProcess
-from tieredstore.offline.planning import splits
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.offline.scan.planning import splits
+from tieredstore.session import places
 
 KEYS = "TIEREDSTORE_OBJECT_STORE_ENCRYPTION_KEYS"
 NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")

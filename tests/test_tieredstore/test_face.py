@@ -95,7 +95,7 @@ def test_commands_that_read_load_no_arrow(command: str) -> None:
         "import sys, tieredstore\n"
         "assert 'numpy' not in sys.modules\n"
         f"import tieredstore.cli.commands.{command}\n"
-        "print([name for name in ('pyarrow', 'anyio', 'tieredstore.following.broker_hot_log')"
+        "print([name for name in ('pyarrow', 'anyio', 'tieredstore.following.hot_log')"
         " if name in sys.modules])\n"
     )
     done = subprocess.run(

@@ -10,7 +10,7 @@ import pytest
 import tieredstore
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, expected, unpack
-from tieredstore.following.queue import look_schedule
+from tieredstore.following.queues import poll_schedule
 
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
 
@@ -54,8 +54,8 @@ async def test_draining_tiers_what_there_is_however_long_the_last_look_took(
         (broker.directory / "consumequeue" / "CURRENT").write_text("MANIFEST-000004\n")
     broker.put("A", 0, b"first")
     with (
-        patch.object(look_schedule, "SHARE_AT_REST", 1e-9),
-        patch.object(look_schedule, "SHARE_OF_GROWTH", 1e-9),
+        patch.object(poll_schedule, "SHARE_AT_REST", 1e-9),
+        patch.object(poll_schedule, "SHARE_OF_GROWTH", 1e-9),
     ):
         async with tieredstore.follow(broker.directory, tmp_path / "tier", broker="b") as follower:
             await follower.drain()

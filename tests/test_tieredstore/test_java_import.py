@@ -12,8 +12,8 @@ from provider.posix.store import PosixStore
 from provider.testing.faulty import Fault, FaultyObjectStore
 from tests.support.fake_broker import FakeBroker
 from tests.support.java_tier import java_tier
-from tieredstore import places
 from tieredstore.cli.main import cli
+from tieredstore.session import places
 
 TORN = b"\x00\x00\x00\x61\xda\xa3\x20\xa7 the first half of a record"
 

@@ -10,7 +10,7 @@ import tieredstore
 from tests.support.cli import run
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, ROCKETMQ_550, GoldenSet, unpacked
-from tieredstore.following.directory.topic_table import StoreNames, read_store_names
+from tieredstore.following.directory.layout import StoreNames, read_store_names
 
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
 

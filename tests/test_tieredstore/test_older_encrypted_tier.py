@@ -17,9 +17,9 @@ from provider.object.opening import open_object_store
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import GOLDEN
 from tests.support.seaweedfs import SeaweedFs
+from tieredstore.admin.rewrap import open_owner
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
-from tieredstore.rewrapping import open_owner
 
 KEYS = "TIEREDSTORE_OBJECT_STORE_ENCRYPTION_KEYS"
 MASTER = f"golden:{base64.b64encode(b'golden' + bytes(26)).decode()}"

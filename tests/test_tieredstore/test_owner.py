@@ -27,7 +27,6 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.patience import communicated
 from tieredstore.cli.main import cli
 from tieredstore.config.location import location_at
-from tieredstore.owner import Takeover, process_life, watch_ownership
 from tieredstore.process_name import (
     Life,
     ProcessName,
@@ -35,6 +34,7 @@ from tieredstore.process_name import (
     process_name,
     process_words,
 )
+from tieredstore.session.takeover import Takeover, process_life, watch_ownership
 
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
 

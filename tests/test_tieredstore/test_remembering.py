@@ -10,7 +10,7 @@ import tieredstore
 from container.names.tier_objects import FollowedName
 from tests.support.cli import run
 from tests.support.fake_broker import FakeBroker
-from tieredstore.following.reput.log_scan import LogScan, Piece
+from tieredstore.following.log_reader.log_scan import LogScan, Piece
 
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
 

@@ -15,7 +15,7 @@ from tests.support.simulated_time import SimulatedClock, simulated
 from tests.test_tieredstore.cli.test_follow_reports import statistics
 from tieredstore.following.statistics import ScanStatistics
 from tieredstore.lifetime import running
-from tieredstore.report import Look, Reporter
+from tieredstore.session.report import Look, Reporter
 
 FULL = "the file system is full; free space and it goes on ({})"
 

@@ -18,8 +18,13 @@ from provider.stores.metered import ProviderMetrics
 from provider.stores.two_stores import TwoStores
 from provider.testing.manual_clock import ManualClock, settle
 from tieredstore.config.effective import Config
-from tieredstore.places import directory_of
-from tieredstore.storages import job_storage, meters_of, owned_storage, reading_storage
+from tieredstore.session.places import (
+    directory_of,
+    job_storage,
+    meters_of,
+    owned_storage,
+    reading_storage,
+)
 
 OFFLOADED = f"@offload/{'ab' * 8}/0000000001/{'cd' * 16}/X"
 Opener = Callable[[Config, ManualClock], TwoStores]

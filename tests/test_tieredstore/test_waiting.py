@@ -7,7 +7,7 @@ import pytest
 
 from provider.errors import Denied, StoreError, Unauthorized, Unavailable
 from provider.testing.manual_clock import ManualClock, settle
-from tieredstore.waiting import when_usable
+from tieredstore.session.owner import when_usable
 
 
 class Storage:

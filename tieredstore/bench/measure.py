@@ -23,10 +23,10 @@ from provider.posix.store import PosixStore
 from provider.stores.in_place_segments import InPlaceDriver
 from tieredstore.bench.figure import Figure, settle, stopwatch
 from tieredstore.bench.synthetic_store import SyntheticStore
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 from tieredstore.lifetime import running
-from tieredstore.reading.arrow import import_arrow
+from tieredstore.reader.arrow import import_arrow
 
 TIER = "tier"
 TIER_INDEXED = "tier_indexed"

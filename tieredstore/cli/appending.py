@@ -21,10 +21,9 @@ from container.record.header import Host
 from container.record.properties import RECORD_CRC
 from provider.errors import Closed, StoreError
 from tieredstore.cli.output import Row, write_json
-from tieredstore.hot.append_plan import Appended
-from tieredstore.hot.encoding import MessageRefused, NewMessage
+from tieredstore.hot.encoding import Appended, MessageRefused, NewMessage
+from tieredstore.metrics.summary import counted
 from tieredstore.store.protocol import MessageStore
-from tieredstore.summary import counted
 
 NUMBERS = ("flag", "sys_flag", "born_timestamp", "reconsume_times", "prepared_transaction_offset")
 HOSTS = ("born_host", "store_host")

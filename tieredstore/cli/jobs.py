@@ -8,8 +8,8 @@ import click
 
 from tieredstore.cli.invocation import WholeNumber
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.cutting import SPLIT_BYTES
-from tieredstore.offline.engine import Engine, LocalEngine
+from tieredstore.offline.jobs.engine import Engine, LocalEngine
+from tieredstore.offline.scan.planning import SPLIT_BYTES
 
 CommandT = TypeVar("CommandT", bound=Callable[..., object])
 LOCAL, SPARK = "local", "spark"

@@ -18,8 +18,8 @@ from provider.clock import Clock, SystemClock
 from tieredstore.cli.output import BETWEEN, Row, count_text, printable, size_text, table_of
 from tieredstore.config.effective import Config
 from tieredstore.lifetime import running
-from tieredstore.report import LOOK_S_MIN, LOOK_SHARE_MAX
-from tieredstore.summary import TopicSummary, counted
+from tieredstore.metrics.summary import TopicSummary, counted
+from tieredstore.session.report import LOOK_S_MIN, LOOK_SHARE_MAX
 
 COLUMNS = ("topic", "queues", "messages", "new", "size", "behind", "lost")
 NUMBERS = frozenset(COLUMNS[1:])

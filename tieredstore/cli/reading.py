@@ -16,9 +16,9 @@ from provider.options import DiskCacheOptions
 from tieredstore.cli.failures import damage_texts, served_in_part
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, WholeNumber
 from tieredstore.cli.output import printable
-from tieredstore.opening import existing_tier
-from tieredstore.readable_tier import ReadableTier
-from tieredstore.reading.moment import parse_moment
+from tieredstore.reader.moment import parse_moment
+from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.session.reader import existing_tier
 
 
 class MomentType(click.ParamType[int]):

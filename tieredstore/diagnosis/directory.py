@@ -11,8 +11,7 @@ from provider.clock import SystemClock
 from provider.errors import StoreError
 from provider.names import TEMPORARY_PREFIX, is_directory
 from provider.posix.store import PosixStore
-from tieredstore.diagnosis.finding import Grade, Line
-from tieredstore.diagnosis.promises import tried_calls, tried_promises
+from tieredstore.diagnosis.promises import Grade, Line, tried_calls, tried_promises
 
 SPACE_BYTES_MIN = 1 << 30
 SYNC_MS_MAX = 100.0

@@ -1,7 +1,9 @@
-"""The promises of a storage and the permissions for them, each tried by requests of our own."""
+"""Promises and permissions of a storage, each tried by requests; one finding each."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
 from random import Random
 from typing import TypeVar
 
@@ -10,7 +12,29 @@ from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavail
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange
 from provider.stores.verified import DELETABLE, PROBE_PREFIX, probe
-from tieredstore.diagnosis.finding import Grade, Line
+
+
+class Grade(Enum):
+    """How a line is meant."""
+
+    GOOD = "good"
+    NOTE = "note"
+    """Worth knowing, or not known."""
+    BAD = "bad"
+    """To be changed before a tier is kept there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one check found."""
+
+    check: str
+    """Such as `versioning`."""
+    grade: Grade
+    detail: str
+    advice: str = ""
+    """What to do; "" where nothing need be done."""
+
 
 ResultT = TypeVar("ResultT")
 PROBES = 3

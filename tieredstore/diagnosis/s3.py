@@ -17,9 +17,8 @@ from provider.errors import Denied
 from provider.object.store import FsspecStore
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
-from tieredstore.diagnosis.finding import Grade, Line
-from tieredstore.diagnosis.promises import taken_latency, tried_calls, tried_promises
-from tieredstore.places import s3_options
+from tieredstore.diagnosis.promises import Grade, Line, taken_latency, tried_calls, tried_promises
+from tieredstore.session.places import s3_options
 
 SKEW_S_MAX = 60.0
 """S3 refuses requests from a quarter of an hour on."""

@@ -18,20 +18,17 @@ from dispatcher.topic_filter import untiered_reason
 from provider.clock import Clock
 from provider.errors import Unavailable
 from provider.posix.files import as_verdict
-from tieredstore.hot.alike_plan import plan_alike
-from tieredstore.hot.append_plan import AppendPlan, plan_append
-from tieredstore.hot.checkpoint import Checkpoint
-from tieredstore.hot.commit_log import CommitLogWriter
-from tieredstore.hot.consume_queues import QueueFiles
-from tieredstore.hot.deleted_queues import DeletedQueue, DeletedQueues
-from tieredstore.hot.directory import StoreDirectory
-from tieredstore.hot.durable_ends import DurableEnds, DurableEndsFile
-from tieredstore.hot.encoding import NewMessage, Prepared
-from tieredstore.hot.files import FileGone, NotSynced, SyncFailed, passing_open_errors
-from tieredstore.hot.one_plan import OnePlan, plan_one
+from tieredstore.hot.batch_plan import OnePlan, plan_alike, plan_one
+from tieredstore.hot.encoding import AppendPlan, NewMessage, Prepared, plan_append
+from tieredstore.hot.log.commit_log import CommitLogWriter
+from tieredstore.hot.log.consume_queues import QueueFiles
+from tieredstore.hot.log.deleted_queues import DeletedQueue, DeletedQueues
+from tieredstore.hot.log.directory import StoreDirectory
+from tieredstore.hot.log.durable_ends import Checkpoint, DurableEnds, DurableEndsFile
+from tieredstore.hot.log.files import FileGone, NotSynced, SyncFailed, passing_open_errors
+from tieredstore.hot.log.recovery import Directory, LogEnd, finish_deletion, recover
+from tieredstore.hot.log.topics import RESERVE_TIME, TopicsFile
 from tieredstore.hot.options import HotWriteOptions
-from tieredstore.hot.recovery import Directory, LogEnd, finish_deletion, recover
-from tieredstore.hot.topics import RESERVE_TIME, TopicsFile
 
 LOGGER = logging.getLogger("tieredstore.hot")
 

@@ -15,11 +15,10 @@ from container.record.unit import UNIT_BYTES
 from provider.clock import Clock, LoopHold
 from provider.errors import Closed, OutOfRange, StoreError, Unavailable
 from provider.posix.files import posix_errors
-from tieredstore.hot.append_calls import AppendCalls
-from tieredstore.hot.append_plan import Appended
 from tieredstore.hot.appender import Appender, Deletion
-from tieredstore.hot.encoding import NewMessage
-from tieredstore.hot.ends import QueueEnds
+from tieredstore.hot.appending import AppendCalls, QueueEnds
+from tieredstore.hot.encoding import Appended, NewMessage
+from tieredstore.hot.log.files import ESTIMATED_SHARE
 from tieredstore.hot.reading import (
     Bounds,
     Choose,
@@ -29,10 +28,10 @@ from tieredstore.hot.reading import (
     first_with_record,
     pick_messages,
     read_messages,
+    search_time,
+    store_time,
 )
-from tieredstore.hot.residency import ESTIMATED_SHARE
 from tieredstore.hot.retention import RetentionOptions, Trim
-from tieredstore.hot.time_search import search_time, store_time
 from tieredstore.hot.trimming import HoldsBack, trim
 
 T = TypeVar("T")
@@ -102,7 +101,7 @@ class HotLog:
         Cancelling a call does not take its messages back. With `together` they go to one CommitLog
         file, as RocketMQ does with the batch of a client.
 
-        The loop itself writes small calls into the page cache (`append_calls.py` bounds that):
+        The loop itself writes small calls into the page cache (`appending.py` bounds that):
         some 5 us a call and 2 us a message; a thread takes others, for 30 us more. Waits while
         `waiting_bytes_max` bytes wait already.
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from provider.clock import Clock
 from provider.posix.files import posix_errors
 from tieredstore.hot.appender import Appender
-from tieredstore.hot.directory import StoreDirectory
 from tieredstore.hot.hot_log import HotLog
+from tieredstore.hot.log.directory import StoreDirectory
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.lifetime import running
 

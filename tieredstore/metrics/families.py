@@ -27,7 +27,7 @@ from dispatcher.ports import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from fetcher.statistics import FetcherStatistics
 from tieredstore.following.statistics import ScanStatistics
-from tieredstore.summary import lost_of, time_range_of
+from tieredstore.metrics.summary import lost_of, time_range_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@
     orders = tieredstore.offline.dataset("tier", "G_Orders", columns=["tags", "body"])
     duckdb.sql("SELECT tags, count(*) FROM orders GROUP BY ALL")
 
-`scanner.py` says how messages are read, `split.py` what one worker reads, `planning.py` how splits
-are found. Neither Spark nor an event loop of the caller's is needed; nothing is loaded before use.
+`scan/scanner.py` says how messages are read, `scan/split.py` what one worker reads, `planning.py`
+how splits are found. Neither Spark nor an event loop of the caller's is needed; nothing is loaded
+before use.
 """
 
 import os
@@ -19,9 +20,9 @@ from tieredstore.config.sources import ConfigError
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from tieredstore.offline.split import LogGap, Split
-    from tieredstore.reading.arrow import RecordBatch, RecordBatchReader
-    from tieredstore.reading.wanted import Moment
+    from tieredstore.offline.scan.split import LogGap, Split
+    from tieredstore.reader.arrow import RecordBatch, RecordBatchReader
+    from tieredstore.reader.cursor import Moment
 
 
 def dataset(
@@ -70,9 +71,9 @@ def dataset(
         NotFound, ConfigError, NewerVersion, Corrupt, Denied, Unavailable: as `planning.splits`;
             Corrupt and Unavailable also when a batch is asked for.
     """
-    from tieredstore.offline.planning import splits  # noqa: PLC0415 - loaded on first use
+    from tieredstore.offline.scan.planning import splits  # noqa: PLC0415 - loaded on first use
 
-    scanner = import_job("tieredstore.offline.scanner")
+    scanner = import_job("tieredstore.offline.scan.scanner")
     schema = scanner.schema_of(columns)
     planned = splits(
         where,
@@ -122,11 +123,11 @@ def scan_split(
     verify_bodies: bool = False,
 ) -> "Iterator[RecordBatch]":
     """The messages of one split, with a source that is opened here; see `scanner.scan`."""
-    from tieredstore.offline.sources import source_of  # noqa: PLC0415 - loaded on first use
+    from tieredstore.offline.scan.sources import source_of  # noqa: PLC0415 - loaded on first use
 
     read = source_of(split.place)
     try:
-        yield from import_job("tieredstore.offline.scanner").scan(
+        yield from import_job("tieredstore.offline.scan.scanner").scan(
             read, split, columns, on_gap=on_gap, verify_bodies=verify_bodies
         )
     finally:

@@ -3,8 +3,8 @@
 `protocol.py` says what each of them does. `local.py` is the hot log alone, `tiered.py` puts a tier
 below any of them.
 
-- Deciding: `levels.py` says who serves a read, `joined.py` what hot log and tier are together,
-  `local_read.py` what one read of the hot log takes;
+- Deciding: `levels.py` says who serves a read, `levels.py` what hot log and tier are together,
+  `local.py` what one read of the hot log takes;
 - acting: `tiered_reads.py` asks one side and then the other, `cold_side.py` owns and feeds the
-  tier, `arrivals.py` wakes who waits, `iteration.py` walks through a queue.
+  tier, `local.py` wakes who waits, `iteration.py` walks through a queue.
 """

@@ -1,7 +1,8 @@
-"""The tier of a message store: owned, fed from the hot log, and read at once."""
+"""Cold side of a message store: its owned tier, feed, replayed queues and status."""
 
 import asyncio
 import logging
+import shlex
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -12,38 +13,225 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
+from container.errors import BytesMissing
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.names.tier_objects import EntryName
+from container.record.message import StoredMessage
 from container.tier import Tier
+from container.tier_view import TierView
+from dispatcher.consistency import compare_all, find_common_end, first_record
 from dispatcher.dispatcher import TieredDispatcher
+from dispatcher.options import COMPARED_BYTES_MAX
+from dispatcher.ports import HotQueue, Wanted, records_of_queue
+from dispatcher.statistics import DispatchStatistics
 from dispatcher.topic_filter import TopicFilter
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock
-from provider.errors import NotFound, StoreError, Unavailable
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
+from provider.ranges import QueueOffset
 from tieredstore.config.effective import Config
-from tieredstore.expiring import keep_topic_times, topic_hours
+from tieredstore.config.sources import ConfigError
 from tieredstore.following.options import HotLogOptions
 from tieredstore.hot import HotLog, HotLogFeed, open_feed
-from tieredstore.known_tier import memory_of_store
 from tieredstore.lifetime import cause, running
-from tieredstore.naming import refuse_other_store, refuse_unnamed, remember_store
-from tieredstore.owner import refuse_living_owner, watch_ownership
-from tieredstore.owning import open_owner, refuse_overlap
-from tieredstore.store.continuing import continue_at_tier
-from tieredstore.store.joined import Span
+from tieredstore.metrics.families import Moment
+from tieredstore.metrics.summary import Loss, TopicSummary, new_losses, summarize
+from tieredstore.process_name import moment_text
+from tieredstore.session.identity import (
+    memory_of_store,
+    refuse_other_store,
+    refuse_unnamed,
+    remember_store,
+)
+from tieredstore.session.owner import open_owner, refuse_overlap
+from tieredstore.session.reader import open_reader
+from tieredstore.session.report import Look
+from tieredstore.session.takeover import refuse_living_owner, watch_ownership
+from tieredstore.session.topic_retention import keep_topic_times, topic_hours
+from tieredstore.store.levels import Span
+
+LOGGER = logging.getLogger("tieredstore.store")
+CONTINUE_ANSWER_S_MAX = 60.0
+"""Longest wait for the metadata of a tier that is only read, in seconds."""
+COMPARED_QUEUES_MAX = 1_000
+"""Queues that a writer which does not own the tier compares all of: some 0.2 ms each."""
+NAMED_MAX = 4
+"""Queues that a warning names."""
+
+
+class Contradiction(Denied):
+    """Repair the tier, or replace the hot log: the two have different messages at one offset."""
+
+
+async def continue_at_tier(
+    log: HotLog,
+    feed: HotLogFeed,
+    tier: TierView,
+    *,
+    compared_messages: int,
+    compared_queues: int | None = None,
+) -> Mapping[QueueId, Queue]:
+    """Compare a hot log with its tier, and continue queues that end below the tier at its end.
+
+    Returns the queues that agree with what the tier has published of them. Costs `compare_all`.
+    Cancelling it may leave queues continued, which is durable. Of a log with more queues than
+    `compared_queues` only those are compared that end below the tier; None: all.
+
+    Raises:
+        Contradiction: they have different messages at one offset; nothing was changed.
+        Unavailable, Denied: one of the two cannot be read or written now.
+    """
+    compared = {queue: log.next_offset(queue) for queue in log.queues()}
+    await log.flush()  # the feed has durable messages only
+    feed.look_at_all()
+    surveyed = await feed.survey()
+    if compared_queues is not None and len(surveyed) > compared_queues:
+        surveyed = [hot for hot in surveyed if _is_below(tier.queue(hot.id), hot)]
+    agreeing, differing = await compare_all(feed, tier, surveyed, newest=compared_messages)
+    if differing:
+        raise Contradiction(await _contradiction(feed, tier, differing), str(log.root))
+    ends = {one.id: int(one.next_offset) for one in tier.state.queues.bounds()}
+    behind = {queue: end for queue, end in ends.items() if log.next_offset(queue) < end}
+    if not behind:
+        return agreeing
+    had = {queue: log.next_offset(queue) for queue in behind}
+    async with feed.without({queue.topic for queue in behind}):
+        continued = await log.continue_queues(behind, compared)
+    if len(continued) < len(behind):
+        raise Unavailable("messages were put while hot log and tier were compared", str(log.root))
+    LOGGER.warning("%s", _continued_sentence(log, had, behind))
+    return {queue: one for queue, one in agreeing.items() if queue not in behind}
+
+
+async def continue_unowned(config: Config, clock: Clock, log: HotLog) -> None:
+    """`continue_at_tier` for a writer that does not own the configured tier.
+
+    If the tier does not answer, or the place is empty or another tier's, a log with messages
+    continues at its own ends, with a warning. The store remembers its broker.
+
+    Raises:
+        ConfigError: the store is another broker's.
+        Contradiction: as `continue_at_tier`.
+        Unavailable: the tier does not answer, and the log is empty.
+    """
+    await asyncio.to_thread(refuse_other_store, config, log.root)
+    await _ask_tier(config, clock, log)
+    await asyncio.to_thread(remember_store, config, log.root)
+
+
+async def _ask_tier(config: Config, clock: Clock, log: HotLog) -> None:
+    memory = await asyncio.to_thread(memory_of_store, config, log.root)
+    opening = open_feed(log, clock=clock, cluster=config.cluster, broker=config.broker)
+    try:
+        await asyncio.to_thread(memory.refuse_empty)
+        async with AsyncExitStack() as stack:
+            async with asyncio.timeout(CONTINUE_ANSWER_S_MAX):
+                tier = await stack.enter_async_context(open_reader(config))
+                await memory.refuse_other(tier.store, tier.state.broker)
+            feed = await stack.enter_async_context(opening)
+            newest = config.dispatch.compared_messages_max
+            await continue_at_tier(
+                log, feed, tier, compared_messages=newest, compared_queues=COMPARED_QUEUES_MAX
+            )
+    except Contradiction:
+        raise
+    except (StoreError, ConfigError, TimeoutError) as error:
+        if isinstance(error, NotFound) and not isinstance(error, BytesMissing):
+            return  # nothing was tiered yet
+        why = str(error) or f"no answer within {CONTINUE_ANSWER_S_MAX:g} s"
+        if log.is_new:
+            raise Unavailable(
+                f"the hot log is empty and its tier does not answer, so that the next offsets are "
+                f"not known ({why}): try again when the tier answers",
+                str(log.root),
+            ) from error
+        LOGGER.warning("the tier does not answer, offsets continue from the hot log alone: %s", why)
+
+
+def _is_below(tiered: Queue | None, hot: HotQueue) -> bool:
+    return tiered is not None and hot.max_offset < tiered.next_offset
+
+
+def _continued_sentence(
+    log: HotLog, had: Mapping[QueueId, int], behind: Mapping[QueueId, int]
+) -> str:
+    named = [
+        f"{queue} ended at offset {had[queue]} and continues at {behind[queue]}"
+        for queue in sorted(behind)[:NAMED_MAX]
+    ]
+    more = len(behind) - len(named)
+    rest = f", and {more} more queues" if more else ""
+    return (
+        f"the hot log {log.root} ends below its tier, as an older copy or after a lost disk does: "
+        f"{'; '.join(named)}{rest}; the tier has the messages in between, nothing is lost"
+    )
+
+
+async def _contradiction(
+    feed: HotLogFeed, tier: TierView, differing: Mapping[QueueId, QueueOffset]
+) -> str:
+    """One sentence: queue, offset, both messages, and the command that cures it."""
+    queue = min(differing)
+    offset = differing[queue]
+    with suppress(Corrupt, OutOfRange):  # then the offset that was found is named
+        offset = await find_common_end(feed, tier, queue) or offset
+    hot, tiered = await _both(feed, tier, queue, offset)
+    more = f", and {len(differing) - 1} more queues differ" if len(differing) > 1 else ""
+    one = f" {shlex.quote(queue.topic)} {queue.queue_id}" if len(differing) == 1 else ""
+    return (
+        f"the hot log contradicts its tier: at offset {offset} of {queue} the hot log has {hot} and"
+        f" the tier {tiered}{more}: `tieredstore repair{one} --cut-to-hot` keeps the hot log's and"
+        f" unpublishes the tier's from there on; to keep the tier's, move the hot log away"
+    )
+
+
+async def _both(
+    feed: HotLogFeed, tier: TierView, queue: QueueId, offset: QueueOffset
+) -> Sequence[str]:
+    """The messages of hot log and tier at one offset, in words."""
+    words: list[str] = []
+    for read in (_hot_record, _tiered_record):
+        try:
+            words.append(_message_words(await read(feed, tier, queue, offset)))
+        except StoreError as error:
+            words.append(f"one that cannot be read ({error.reason})")
+    return words
+
+
+async def _hot_record(
+    feed: HotLogFeed, _tier: TierView, queue: QueueId, offset: QueueOffset
+) -> bytes:
+    units = await feed.references(queue, offset, messages_max=1)
+    return first_record(await records_of_queue(feed, Wanted(queue, offset, units[:1])))
+
+
+async def _tiered_record(
+    _feed: HotLogFeed, tier: TierView, queue: QueueId, offset: QueueOffset
+) -> bytes:
+    found = await tier.messages_at(queue, [offset], bytes_max=COMPARED_BYTES_MAX, history=True)
+    return cast("bytes", found[0])
+
+
+def _message_words(record: bytes) -> str:
+    message = StoredMessage.decode(record, path="", position=0)
+    keys = message.property_map.get("KEYS", "")
+    keyed = f", keys {keys!r}" if keys else ""
+    stored = moment_text(message.store_timestamp)
+    return f"a message of {len(message.body)} bytes stored at {stored}{keyed}"
+
 
 ResultT = TypeVar("ResultT")
 
-LOGGER = logging.getLogger("tieredstore.store")
 OUTAGE_LOOK_S = 1.0
 """Seconds between two looks at whether the tier can be written."""
 ANSWER_S_MAX = 30.0
@@ -358,3 +546,60 @@ async def open_cold_side(
         cold.raise_loss()
     except BaseExceptionGroup as group:
         raise cause(group) from group
+
+
+class StoreWatch:
+    """Looks at one tier from when it was opened; its figures stay when the store is closed."""
+
+    def __init__(self, cold: ColdSide, clock: Clock) -> None:
+        """To be made when the tier was opened: what is there then is not new."""
+        self._cold = cold
+        self._clock = clock
+        self._before = cold.tier.state.queues.copy()
+
+    def __repr__(self) -> str:
+        return f"<StoreWatch of {self._cold!r}>"
+
+    def statistics(self) -> DispatchStatistics:
+        """How far tiering is, queue by queue, and what fails at present. O(queues)."""
+        return self._cold.dispatcher.statistics()
+
+    def topics(self) -> list[TopicSummary]:
+        """What the tier holds and what was added to it, topic by topic. O(queues)."""
+        now = self._cold.tier.state.queues
+        return summarize(self._before, now, self.statistics().queues)
+
+    def losses(self) -> list[Loss]:
+        """Messages that were found to be lost since. O(queues and gaps)."""
+        return new_losses(self._before, self._cold.tier.state.queues)
+
+    def troubles(self) -> Sequence[str]:
+        """Parts of the hot log that cannot be read now."""
+        return self._cold.feed.statistics.troubles
+
+    def look(self) -> Look:
+        """What the reporter tells of. A new tier's first topics are no stranger's."""
+        cold = self._cold
+        return Look(
+            self.statistics(),
+            cold.feed.statistics,
+            cold.tier.upkeep.statistics(),
+            self.losses(),
+            frozenset(queue.topic for queue in self._before),
+        )
+
+    def moment(self) -> Moment:
+        """What the metrics page shows. O(queues)."""
+        tier = self._cold.tier
+        return Moment(
+            now_ms=self._clock.now_ms(),
+            dispatch=self.statistics(),
+            scan=replace(self._cold.feed.statistics),
+            journal=tier.journal.statistics(),
+            is_owner=tier.journal.is_closed or not tier.journal.is_over,
+            ends=tier.journal.is_closed,
+            upkeep=tier.upkeep.statistics(),
+            queues=tier.state.queues.copy(),
+            garbage_objects=len(tier.state.tombstones),
+            fetch=self._cold.fetcher.statistics(),
+        )

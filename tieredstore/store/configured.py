@@ -8,10 +8,9 @@ from tieredstore.config.building import build
 from tieredstore.config.effective import ROCKSDB, Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot import HotWriteOptions, RetentionOptions
-from tieredstore.store.continuing import continue_unowned
+from tieredstore.store.cold_side import continue_unowned
 from tieredstore.store.levels import Level
-from tieredstore.store.local import LocalMessageStore
-from tieredstore.store.local_read import ReadLimits
+from tieredstore.store.local import LocalMessageStore, ReadLimits
 from tieredstore.store.plugins import OURS, PluginContext, StoreLayers, build_layers
 
 

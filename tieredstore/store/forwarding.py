@@ -6,8 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from container.record.message import StoredMessage
-from tieredstore.hot.append_plan import Appended
-from tieredstore.hot.encoding import NewMessage
+from tieredstore.hot.encoding import Appended, NewMessage
 from tieredstore.store.iteration import messages_of
 from tieredstore.store.protocol import (
     END_OF_TIME_MS,

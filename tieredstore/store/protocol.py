@@ -13,8 +13,7 @@ from container.lookup.query import END_OF_TIME_MS, QueryResult
 from container.queue.time_index import Boundary, TimeRules
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
-from tieredstore.hot.append_plan import Appended
-from tieredstore.hot.encoding import NewMessage
+from tieredstore.hot.encoding import Appended, NewMessage
 
 MESSAGES_MAX = 32
 """Messages that one read returns unless it is told otherwise: the broker's own limit."""

@@ -16,12 +16,10 @@ from fetcher.result import FetchStatus
 from provider.errors import Closed, StoreError, Unavailable
 from tieredstore.metrics.reads import Caller, ReadMeter
 from tieredstore.store.cold_side import ColdSide
-from tieredstore.store.joined import ANSWERS_ELSEWHERE, JoinedQueue, Span
-from tieredstore.store.joined_query import JoinedQuery
+from tieredstore.store.key_query import JoinedQuery, Untiered
 from tieredstore.store.key_scan import query_by_scan
-from tieredstore.store.levels import Level, Source, who_serves
+from tieredstore.store.levels import ANSWERS_ELSEWHERE, JoinedQueue, Level, Source, Span, who_serves
 from tieredstore.store.protocol import GetMessageResult, MessageStore
-from tieredstore.store.untiered import Untiered
 
 TRIES = 3
 """Times that a read begins anew because its messages moved meanwhile."""

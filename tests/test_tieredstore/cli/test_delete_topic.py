@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from tests.support.cli import invoke
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.main import cli
-from tieredstore.hot.directory import StoreDirectory
+from tieredstore.hot.log.directory import StoreDirectory
 
 FILES = {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 2000}
 

@@ -20,7 +20,7 @@ from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
 from tests.test_tieredstore.cli.test_follow_reports import statistics
 from tieredstore.cli.live_table import Rate, columns_for, cut_off, head_of, listed
-from tieredstore.summary import TopicSummary
+from tieredstore.metrics.summary import TopicSummary
 
 
 def test_the_head_tells_backlog_lag_and_what_is_left() -> None:

@@ -15,7 +15,7 @@ from dispatcher.ports import DELETED_REASON
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.main import cli
-from tieredstore.summary import new_losses
+from tieredstore.metrics.summary import new_losses
 
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
 

@@ -12,7 +12,7 @@ from tests.support.fake_broker import FakeBroker
 from tieredstore import offline
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
-from tieredstore.offline.sources import place_of
+from tieredstore.offline.scan.sources import place_of
 
 NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
 

@@ -17,7 +17,7 @@ from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.hot_store import appender_at, contents
 from tests.support.patience import communicated, completed
 from tieredstore.cli.main import cli
-from tieredstore.hot.directory import StoreDirectory
+from tieredstore.hot.log.directory import StoreDirectory
 from tieredstore.hot.options import HotWriteOptions
 
 FILES = {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 2000}

@@ -21,7 +21,7 @@ from tests.support.odd_s3 import OddS3, Refusal
 from tests.support.patience import Patience, communicated, wait_until
 from tieredstore.cli.main import cli
 from tieredstore.cli.signals import ECHO_S
-from tieredstore.hot.directory import StoreDirectory
+from tieredstore.hot.log.directory import StoreDirectory
 
 HANGING = """
 import asyncio

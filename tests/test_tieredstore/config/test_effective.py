@@ -18,7 +18,7 @@ from tieredstore.config.sources import RESEMBLING, ConfigError, environment_name
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.retention import RetentionOptions, UntieredPolicy
 from tieredstore.store.configured import read_limits
-from tieredstore.store.local_read import ReadLimits
+from tieredstore.store.local import ReadLimits
 
 NUMBERS = {Kind.BYTES, Kind.COUNT, Kind.MILLISECONDS, Kind.HOURS, Kind.PERCENT}
 BROKER_KEYS = Path(__file__).with_name("broker_keys_5.5.0.txt").read_text().split()

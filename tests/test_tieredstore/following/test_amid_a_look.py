@@ -13,9 +13,9 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs, poll_later
 from tests.support.pinned import follow_pinned, read
-from tieredstore.following.broker_hot_log import RocketMqHotLog
-from tieredstore.following.queue import deletions
-from tieredstore.following.queue.tail import ConsumeQueueTail
+from tieredstore.following.hot_log import RocketMqHotLog
+from tieredstore.following.queues import deletions
+from tieredstore.following.queues.tail import ConsumeQueueTail
 
 A0 = QueueId("A", 0)
 Logs = list[RocketMqHotLog]

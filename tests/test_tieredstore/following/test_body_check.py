@@ -14,7 +14,7 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs
 from tieredstore.cli.main import cli
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 
 __all__ = ["broker", "clock", "logs"]  # fixtures
 

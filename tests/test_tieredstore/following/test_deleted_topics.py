@@ -16,14 +16,14 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs, poll_later
 from tests.support.pinned import follow_pinned, pinned, read, write
-from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.directory.log_directories import open_layout
 from tieredstore.following.directory.queues import QueueDirectories
+from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.options import HotLogOptions
-from tieredstore.following.queue.followed_queues import FollowedQueues
-from tieredstore.following.queue.judgement import LookTime
+from tieredstore.following.queues.followed_queues import FollowedQueues
+from tieredstore.following.queues.tail import LookTime
 from tieredstore.following.statistics import ScanStatistics
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)

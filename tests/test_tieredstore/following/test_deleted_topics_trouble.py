@@ -15,10 +15,10 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs, poll_later
 from tests.support.pinned import follow_pinned, read, write
-from tieredstore.following.broker_hot_log import RocketMqHotLog
-from tieredstore.following.queue.deletions import Deletions
-from tieredstore.following.queue.files import ConsumeQueueFiles
-from tieredstore.following.queue.tail import ConsumeQueueTail
+from tieredstore.following.hot_log import RocketMqHotLog
+from tieredstore.following.queues.deletions import Deletions
+from tieredstore.following.queues.files import ConsumeQueueFiles
+from tieredstore.following.queues.tail import ConsumeQueueTail
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
 Logs = list[RocketMqHotLog]

@@ -10,8 +10,8 @@ from container.names.queue_id import QueueId
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs, poll_later
-from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.directory.queues import SETTLED_NS, DirectoryWatch
+from tieredstore.following.hot_log import RocketMqHotLog
 
 __all__ = ["broker", "clock", "logs"]  # fixtures
 

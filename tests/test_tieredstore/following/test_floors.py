@@ -15,7 +15,7 @@ from tests.support.followed import broker
 from tieredstore.following.directory.layout import scan_run
 from tieredstore.following.log.commit_log import CommitLogFiles, CommitLogTable, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.following.queue.floors import Floors
+from tieredstore.following.queues.pinned_units import Floors
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
 

@@ -17,7 +17,7 @@ from dispatcher.ports import HotQueueState, Wanted, records_of_queue
 from provider.clock import SystemClock
 from provider.ranges import QueueOffset
 from tests.support.golden import GOLDEN_TREES, GoldenTree, expected, tree_name, unpacked
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 
 

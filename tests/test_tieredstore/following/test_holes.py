@@ -15,14 +15,13 @@ from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
-from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.directory.layout import scan_run
+from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
+from tieredstore.following.log.made_files import MADE_BYTES_MAX, RebuildBudget
 from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.following.queue.files import ConsumeQueueFiles
-from tieredstore.following.queue.judgement import LookTime
-from tieredstore.following.queue.tail import ConsumeQueueTail
-from tieredstore.following.rebuild.made_files import MADE_BYTES_MAX, RebuildBudget
+from tieredstore.following.queues.files import ConsumeQueueFiles
+from tieredstore.following.queues.tail import ConsumeQueueTail, LookTime
 
 __all__ = ["broker", "clock", "logs"]  # fixtures
 

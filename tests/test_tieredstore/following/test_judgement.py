@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from container.record.unit import ConsumeQueueUnit
-from tieredstore.following.queue.judgement import (
+from tieredstore.following.queues.tail import (
     Doubt,
     EndView,
     FileState,

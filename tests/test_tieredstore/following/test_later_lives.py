@@ -12,7 +12,7 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, logs, poll_later
 from tests.support.pinned import follow_pinned, pinned, read
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
 Logs = list[RocketMqHotLog]

@@ -11,8 +11,8 @@ from dispatcher.topic_filter import TopicFilter
 from tests.support.fake_broker import FakeBroker
 from tieredstore.following.directory.layout import NotAStore, scan_run
 from tieredstore.following.directory.log_directories import open_layout
+from tieredstore.following.hot_log import StoreScan
 from tieredstore.following.options import HotLogOptions
-from tieredstore.following.store_scan import StoreScan
 
 
 def test_a_directory_without_a_commit_log_is_no_store(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, follow, poll_later
 from tests.support.log_alone import A0, A1, B0, broker, clock, ends, logs, resumed, rocks
 from tests.support.without_queues import hide_queues
-from tieredstore.following.broker_hot_log import RocketMqHotLog
-from tieredstore.following.reput.log_scan import LastRecord
-from tieredstore.following.reput.remembered import Remembered
+from tieredstore.following.hot_log import RocketMqHotLog
+from tieredstore.following.log_reader.log_scan import LastRecord, Remembered
 
 __all__ = ["broker", "clock", "logs", "rocks"]
 
@@ -51,8 +50,8 @@ async def test_all_of_the_log_is_read_before_the_first_poll_ends(
     """Else a tier that has more than a part of the log would seem to be ahead of it."""
     for _ in range(200):
         rocks.put("A", 0, bytes(100))
-    monkeypatch.setattr("tieredstore.following.reput.log_scan.WINDOW_BYTES_MIN", 512)
-    monkeypatch.setattr("tieredstore.following.reput.logged_queues.STEP_BYTES", 1000)
+    monkeypatch.setattr("tieredstore.following.log_reader.log_scan.WINDOW_BYTES_MIN", 512)
+    monkeypatch.setattr("tieredstore.following.log_reader.logged_queues.STEP_BYTES", 1000)
     log = await follow(rocks, clock, logs)
     assert [(seen.min_offset, seen.max_offset) for seen in await log.poll()] == [(0, 200)]
     for _ in range(100):
@@ -178,8 +177,8 @@ async def test_reading_ahead_is_told_and_changes_nothing_for_the_first_poll(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whoever waits for messages to land has less patience than a long log may need."""
-    monkeypatch.setattr("tieredstore.following.reput.logged_queues.STEP_BYTES", 5000)
-    monkeypatch.setattr("tieredstore.following.broker_hot_log.TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr("tieredstore.following.log_reader.logged_queues.STEP_BYTES", 5000)
+    monkeypatch.setattr("tieredstore.following.hot_log.TOLD_EVERY_S", 0.0)
     caplog.set_level("INFO", "tieredstore.following")
     for _ in range(200):
         rocks.put("A", 0, bytes(100))
@@ -200,8 +199,8 @@ async def test_memory_does_not_grow_with_what_is_not_tiered(
     """But for the database, which is bounded by itself, and for what a queue takes."""
     big = FakeBroker(tmp_path / "big", commit_log_bytes=1 << 22)
     hide_queues(big.directory)
-    monkeypatch.setattr("tieredstore.following.reput.logged_queues.STEP_BYTES", 1 << 17)
-    monkeypatch.setattr("tieredstore.following.reput.log_scan.WINDOW_BYTES", 1 << 16)
+    monkeypatch.setattr("tieredstore.following.log_reader.logged_queues.STEP_BYTES", 1 << 17)
+    monkeypatch.setattr("tieredstore.following.log_reader.log_scan.WINDOW_BYTES", 1 << 16)
 
     async def peak_after(messages: int) -> int:
         big.fill("T", range(2), messages, 20)

@@ -10,7 +10,7 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, follow, poll_later
 from tests.support.log_alone import A0, A1, broker, clock, ends, logs, resumed, rocks, state
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 
 __all__ = ["broker", "clock", "logs", "rocks"]
 QUEUE_ID_AT, SYS_FLAG_AT = 12, 36

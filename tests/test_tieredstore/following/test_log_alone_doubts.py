@@ -16,9 +16,8 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, follow, poll_later
 from tests.support.log_alone import A0, A1, B0, broker, clock, ends, logs, resumed, rocks, state
 from tests.support.without_queues import hide_queues
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog, StoreScan
 from tieredstore.following.options import HotLogOptions
-from tieredstore.following.store_scan import StoreScan
 
 __all__ = ["broker", "clock", "logs", "rocks"]
 QUEUES = [QueueId("A", number) for number in range(3)]

@@ -16,7 +16,7 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, follow, poll_later
 from tests.support.log_alone import A0, B0, broker, clock, ends, logs, resumed, rocks, state
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 
 BATCH = {"INNER_NUM": "2", "INNER_BASE": "0"}
 

@@ -11,7 +11,6 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, clock, follow, logs, poll_later
 from tests.support.pinned import read
-from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.directory.layout import NotAStore
 from tieredstore.following.directory.log_directories import (
     commit_log_directories,
@@ -19,6 +18,7 @@ from tieredstore.following.directory.log_directories import (
     split_paths,
 )
 from tieredstore.following.directory.pins import Pins
+from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 
 __all__ = ["clock", "logs"]  # fixtures

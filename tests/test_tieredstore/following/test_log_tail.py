@@ -7,8 +7,8 @@ import pytest
 from tests.support.messages import make_record
 from tieredstore.following.directory.layout import FileRun
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
+from tieredstore.following.log.followed_log import PASSED_MAX, CommitLogTail
 from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.following.log.tail import PASSED_MAX, CommitLogTail
 
 FILE_BYTES = 1 << 20
 RECORDS = 4 * PASSED_MAX

@@ -14,8 +14,7 @@ from tests.support.fake_broker import FakeBroker
 from tieredstore.following.directory.layout import scan_run
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.following.rebuild.log_units import units_in
-from tieredstore.following.rebuild.record_units import UnitColumns
+from tieredstore.following.log.record_units import UnitColumns, units_in
 
 A0, B1 = QueueId("A", 0), QueueId("B", 1)
 WANTED = frozenset({A0, B1})

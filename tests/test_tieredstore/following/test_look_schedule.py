@@ -1,11 +1,7 @@
 """Which queues a poll looks at: shares of time, and queues that records named."""
 
 from container.names.queue_id import QueueId
-from tieredstore.following.queue.look_schedule import (
-    SHARE_AT_REST,
-    SHARE_OF_GROWTH,
-    LookSchedule,
-)
+from tieredstore.following.queues.poll_schedule import SHARE_AT_REST, SHARE_OF_GROWTH, LookSchedule
 
 A0, A1 = QueueId("A", 0), QueueId("A", 1)
 

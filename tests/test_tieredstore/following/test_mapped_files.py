@@ -4,7 +4,7 @@ import mmap
 from pathlib import Path
 
 from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.hot.residency import resident
+from tieredstore.hot.log.files import resident
 
 FILE_BYTES = 8 << 20
 

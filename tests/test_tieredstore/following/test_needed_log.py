@@ -2,7 +2,7 @@
 
 import pytest
 
-from tieredstore.following.queue.needed_log import QueueNeed, first_needed
+from tieredstore.following.queues.pinned_units import QueueNeed, first_needed
 
 DONE = QueueNeed(is_known=True, has_end=True, end_position=900, next_position=None)
 BEHIND = QueueNeed(is_known=True, has_end=True, end_position=900, next_position=300)

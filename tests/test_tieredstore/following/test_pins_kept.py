@@ -13,15 +13,14 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, logs, poll_later
 from tests.support.pinned import follow_pinned, pinned, read, write
-from tieredstore.following.broker_hot_log import RocketMqHotLog
 from tieredstore.following.directory.layout import FileRun, scan_run
 from tieredstore.following.directory.pins import Pins
+from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.following.queue.files import ConsumeQueueFiles
-from tieredstore.following.queue.floors import Floors
-from tieredstore.following.queue.judgement import LookTime
-from tieredstore.following.queue.tail import ConsumeQueueTail
+from tieredstore.following.queues.files import ConsumeQueueFiles
+from tieredstore.following.queues.pinned_units import Floors
+from tieredstore.following.queues.tail import ConsumeQueueTail, LookTime
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
 

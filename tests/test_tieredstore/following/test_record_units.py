@@ -16,8 +16,8 @@ from tieredstore.following.directory.layout import scan_run
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.confirmation import Confirmed
 from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.following.rebuild.record_units import QueueRun
-from tieredstore.following.reput.log_scan import LogScan
+from tieredstore.following.log.record_units import QueueRun
+from tieredstore.following.log_reader.log_scan import LogScan
 
 A0 = QueueId("A", 0)
 SCHEDULED = next(topic for topic in SYSTEM_TOPICS if topic.startswith("SCHEDULE_TOPIC_"))
@@ -71,7 +71,7 @@ def tree(request: pytest.FixtureRequest) -> GoldenTree:
 def test_they_are_byte_for_byte_those_of_the_golden_files(
     tree: GoldenTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tieredstore.following.reput.log_scan.WINDOW_BYTES_MIN", 4096)
+    monkeypatch.setattr("tieredstore.following.log_reader.log_scan.WINDOW_BYTES_MIN", 4096)
     log = log_of(tree.store)
     found = by_queue(all_runs(LogScan(), log))
     files: dict[QueueId, bytes] = {}
@@ -97,7 +97,7 @@ def test_they_are_byte_for_byte_those_of_the_golden_files(
 def test_they_are_the_same_whatever_is_read_at_once(
     broker: FakeBroker, window_bytes: int, bytes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tieredstore.following.reput.log_scan.WINDOW_BYTES_MIN", window_bytes)
+    monkeypatch.setattr("tieredstore.following.log_reader.log_scan.WINDOW_BYTES_MIN", window_bytes)
     for number in range(60):
         broker.put("A", 0, bytes(number * 11), tags=f"Tag{number}")
         broker.put("B", number % 3, bytes(3))

@@ -12,8 +12,8 @@ from dispatcher.ports import HotQueueState
 from dispatcher.topic_filter import TopicFilter
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
+from tieredstore.following.hot_log import StoreScan
 from tieredstore.following.options import HotLogOptions
-from tieredstore.following.store_scan import StoreScan
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
 QUEUES = [A0, B0]

@@ -15,7 +15,7 @@ from tests.support.cli import COMMAND
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
 from tests.support.patience import communicated
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 
 __all__ = ["broker", "clock", "logs"]  # fixtures
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.following.log.scatter import PLACES_A_CALL_MAX, SKIPPED, Places
+from tieredstore.following.log.mapped_files import PLACES_A_CALL_MAX, SKIPPED, Places
 
 LENGTHS = st.lists(st.integers(0, 50), min_size=1, max_size=40)
 

@@ -14,7 +14,7 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, broker, clock, follow, logs, poll_later
 from tests.support.pinned import follow_pinned, write
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 
 __all__ = ["broker", "clock", "logs"]
 A0, B0 = QueueId("A", 0), QueueId("B", 0)

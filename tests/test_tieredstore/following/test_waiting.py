@@ -17,8 +17,8 @@ from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
 from tests.support.followed import broker, clock, follow, logs
-from tieredstore.following.broker_hot_log import RocketMqHotLog
-from tieredstore.following.queue.judgement import WAITS_S
+from tieredstore.following.hot_log import RocketMqHotLog
+from tieredstore.following.queues.tail import WAITS_S
 from tieredstore.message import Message
 
 __all__ = ["broker", "clock", "logs"]  # fixtures

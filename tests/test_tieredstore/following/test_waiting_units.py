@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from container.record.batch import encode_units
 from container.record.unit import Units
 from provider.errors import Closed
-from tieredstore.following.reput.waiting_units import WaitingUnits
+from tieredstore.following.log_reader.unit_spill import WaitingUnits
 
 
 def units_at(first: int, count: int) -> Units:

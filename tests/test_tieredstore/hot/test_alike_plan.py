@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from container.names.queue_id import QueueId
 from container.record.layout import TRANSACTION_COMMIT, TRANSACTION_PREPARED
 from container.record.properties import encode_properties
-from tieredstore.hot.alike_plan import plan_alike
-from tieredstore.hot.append_plan import AppendPlan, plan_append
-from tieredstore.hot.encoding import MessageRefused, NewMessage, prepare
+from tieredstore.hot.batch_plan import plan_alike
+from tieredstore.hot.encoding import AppendPlan, MessageRefused, NewMessage, plan_append, prepare
 from tieredstore.hot.options import HotWriteOptions
 
 OPTIONS = HotWriteOptions(commit_log_bytes=1 << 16, message_bytes_max=4096)

@@ -14,7 +14,7 @@ from provider.object_store import Buffer
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import new_message
 from tieredstore.hot import HotLog, HotWriteOptions, MessageRefused, NewMessage, open_hot_log
-from tieredstore.hot.append_calls import HERE_BYTES_MAX, HERE_MESSAGES_MAX, PAUSES
+from tieredstore.hot.appending import HERE_BYTES_MAX, HERE_MESSAGES_MAX, PAUSES
 
 OPTIONS = HotWriteOptions(commit_log_bytes=1 << 22)
 
@@ -124,7 +124,9 @@ async def test_a_write_that_fails_here_is_told_and_taken_back(tmp_path: Path) ->
         with pytest.raises(MessageRefused):
             await log.append_many([new_message(1), new_message(2)._replace(queue_id=-1)])
         with (
-            patch("tieredstore.hot.consume_queues.write_all", side_effect=OSError(28, "no space")),
+            patch(
+                "tieredstore.hot.log.consume_queues.write_all", side_effect=OSError(28, "no space")
+            ),
             pytest.raises(Unavailable, match="full"),
         ):
             await log.append(new_message(1))

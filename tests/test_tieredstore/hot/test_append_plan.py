@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from container.names.queue_id import QueueId
 from container.record.blank import BlankRecord
 from tests.support.hot_store import new_message
-from tieredstore.hot.append_plan import plan_append
-from tieredstore.hot.encoding import Prepared, kept_together, prepare
+from tieredstore.hot.encoding import Prepared, kept_together, plan_append, prepare
 from tieredstore.hot.options import HotWriteOptions
 
 FILE_BYTES = 1000

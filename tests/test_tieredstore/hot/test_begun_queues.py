@@ -12,7 +12,7 @@ from provider.errors import Unavailable
 from provider.object_store import Buffer
 from tests.support.hot_store import SMALL, appender_at, new_message, put
 from tieredstore.hot.appender import Appender
-from tieredstore.hot.files import write_all
+from tieredstore.hot.log.files import write_all
 from tieredstore.hot.reading import first_with_record, read_messages
 
 QUEUE = QueueId("Orders", 0)
@@ -73,7 +73,7 @@ def test_a_first_message_that_cannot_be_written_is_put_there_later(
             left[0] -= len(raw)
 
         with (
-            patch("tieredstore.hot.consume_queues.write_all", write_some),
+            patch("tieredstore.hot.log.consume_queues.write_all", write_some),
             pytest.raises(Unavailable),
         ):
             put(store, [new_message(n) for n in range(40)])

@@ -20,7 +20,7 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, contents, new_message, put
 from tieredstore.hot import HotLog, RetentionOptions, open_hot_log
 from tieredstore.hot.appender import Appender
-from tieredstore.hot.checked_json import is_checked
+from tieredstore.hot.log.durable_ends import is_checked
 
 KEPT, GONE, ALSO_GONE = QueueId("Kept", 0), QueueId("Gone", 0), QueueId("Gone", 3)
 CHANGES = ("open", "pwrite", "fsync", "fdatasync", "replace", "link", "unlink", "rmdir")

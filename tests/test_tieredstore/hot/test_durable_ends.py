@@ -11,8 +11,7 @@ from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from tests.support.hot_store import appender_at, new_message, put, readable
 from tieredstore.hot.appender import Appender
-from tieredstore.hot.checkpoint import Checkpoint
-from tieredstore.hot.durable_ends import SMALL_QUEUES, DurableEnds, DurableEndsFile
+from tieredstore.hot.log.durable_ends import SMALL_QUEUES, Checkpoint, DurableEnds, DurableEndsFile
 
 BUSY, IDLE = QueueId("Busy", 0), QueueId("Idle", 0)
 BODIES = [new_message(n).body for n in range(60)]

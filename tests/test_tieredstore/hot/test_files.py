@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from tieredstore.hot import files
-from tieredstore.hot.files import CHUNK_BYTES, open_file, write_all, zero_from
+from tieredstore.hot.log import files
+from tieredstore.hot.log.files import CHUNK_BYTES, open_file, write_all, zero_from
 
 FILE_BYTES = 8 * CHUNK_BYTES
 

@@ -11,7 +11,7 @@ from provider.errors import Denied
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot import InUse, open_feed, open_hot_log
-from tieredstore.hot.directory import StoreDirectory
+from tieredstore.hot.log.directory import StoreDirectory
 
 QUEUE = QueueId("Orders", 0)
 

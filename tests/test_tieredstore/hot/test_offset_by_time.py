@@ -14,18 +14,17 @@ from provider.errors import Corrupt
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put
 from tests.support.time_oracle import offset_by_scan
-from tieredstore.hot import open_hot_log, time_search
-from tieredstore.hot.reading import first_with_record
+from tieredstore.hot import open_hot_log, reading
+from tieredstore.hot.reading import first_with_record, search_time, store_time
 from tieredstore.hot.retention import RetentionOptions
-from tieredstore.hot.time_search import search_time, store_time
 
 QUEUE = QueueId("Orders", 0)
 
 
-@pytest.fixture(autouse=True, params=[0, 3, time_search.UNITS_AT_ONCE])
+@pytest.fixture(autouse=True, params=[0, 3, reading.UNITS_AT_ONCE])
 def units_at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Units one by one, together near the end, and together at once."""
-    monkeypatch.setattr(time_search, "UNITS_AT_ONCE", request.param)
+    monkeypatch.setattr(reading, "UNITS_AT_ONCE", request.param)
 
 
 @settings(max_examples=25)

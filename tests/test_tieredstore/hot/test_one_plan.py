@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from container.names.queue_id import QueueId
 from container.record.layout import TRANSACTION_COMMIT, TRANSACTION_PREPARED
 from tests.test_tieredstore.hot.test_alike_plan import MAPS, NOW_MS, OPTIONS, STORED, one_by_one
+from tieredstore.hot.batch_plan import OnePlan, plan_one
 from tieredstore.hot.encoding import MessageRefused, NewMessage, prepare
-from tieredstore.hot.one_plan import OnePlan, plan_one
 from tieredstore.hot.options import HotWriteOptions
 
 KNOWN = {QueueId("Orders", 1): 7}

@@ -17,9 +17,9 @@ from tests.support.hot_store import appender_at, contents, new_message, put, uni
 from tests.support.level import by_level
 from tests.support.traced_calls import CallFaults, TracedCalls
 from tieredstore.hot.appender import Appender
-from tieredstore.hot.commit_log import CommitLogWriter
-from tieredstore.hot.consume_queues import QueueFiles
 from tieredstore.hot.encoding import NewMessage
+from tieredstore.hot.log.commit_log import CommitLogWriter
+from tieredstore.hot.log.consume_queues import QueueFiles
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.hot.retention import RetentionOptions
 from tieredstore.hot.trimming import trim

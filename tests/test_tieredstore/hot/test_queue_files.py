@@ -7,7 +7,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit
-from tieredstore.hot.consume_queues import QueueFiles
+from tieredstore.hot.log.consume_queues import QueueFiles
 
 QUEUE = QueueId("Orders", 0)
 UNITS_A_FILE = 10

@@ -16,7 +16,7 @@ from provider.posix.files import OpenFile, OpenFiles
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import new_message
 from tieredstore.hot import HotLog, HotWriteOptions, RetentionOptions, open_hot_log
-from tieredstore.hot.read_files import ReadFiles
+from tieredstore.hot.log.files import ReadFiles
 from tieredstore.hot.reading import HERE_BYTES_MAX
 
 QUEUE = QueueId("Orders", 0)

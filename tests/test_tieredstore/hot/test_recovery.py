@@ -15,8 +15,8 @@ from container.names.queue_id import QueueId
 from provider.errors import Corrupt, Denied
 from tests.support.hot_store import SMALL, appender_at, contents, new_message, put, units_after
 from tieredstore.hot.appender import Appender
-from tieredstore.hot.checkpoint import Checkpoint
-from tieredstore.hot.directory import InUse, StoreDirectory
+from tieredstore.hot.log.directory import InUse, StoreDirectory
+from tieredstore.hot.log.durable_ends import Checkpoint
 from tieredstore.hot.options import HotWriteOptions
 
 QUEUES = [QueueId("Orders", 0), QueueId("Orders", 1), QueueId("Refunds", 0)]

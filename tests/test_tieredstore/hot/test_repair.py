@@ -13,7 +13,7 @@ from provider.errors import Corrupt, OutOfRange
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put, readable
 from tests.support.level import by_level
-from tieredstore.hot.repair import HotDamage, open_repair
+from tieredstore.hot.log.repair import HotDamage, open_repair
 
 pytestmark = pytest.mark.usefixtures("without_syncs")
 A, B, IDLE = QueueId("A", 0), QueueId("A", 1), QueueId("Idle", 0)

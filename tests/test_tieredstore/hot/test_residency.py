@@ -7,8 +7,9 @@ from unittest.mock import patch
 from container.names.queue_id import QueueId
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
-from tieredstore.hot import commit_log, open_hot_log, reading, residency
-from tieredstore.hot.residency import estimated_bytes, is_estimated_resident, resident
+from tieredstore.hot import open_hot_log, reading
+from tieredstore.hot.log import commit_log, files
+from tieredstore.hot.log.files import estimated_bytes, is_estimated_resident, resident
 
 QUEUE = QueueId("Orders", 0)
 
@@ -41,7 +42,7 @@ def test_where_it_cannot_be_asked_nothing_is_said(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
         assert resident(file.fileno(), 0, 4096) is None  # not opened for reading
         assert resident(file.fileno(), 0, 0) is None
-        with patch.object(residency, "_calls", lambda: None):
+        with patch.object(files, "_calls", lambda: None):
             assert resident(file.fileno(), 0, 4096) is None
 
 

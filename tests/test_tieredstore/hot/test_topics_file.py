@@ -9,7 +9,7 @@ import pytest
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from tests.support.hot_store import appender_at, contents, new_message, put
-from tieredstore.hot.topics import TopicsFile
+from tieredstore.hot.log.topics import TopicsFile
 
 QUEUES = [QueueId("Orders", 0), QueueId("Orders", 6), QueueId("Refunds", 0)]
 

@@ -10,7 +10,7 @@ from tests.support.tiered_world import OUTAGE, TieredWorld
 from tieredstore.metrics import reads
 from tieredstore.metrics.families import LabelledMetrics, TieringMetrics
 from tieredstore.metrics.reads import Caller, ReadMeter
-from tieredstore.store.watching import StoreWatch
+from tieredstore.store.cold_side import StoreWatch
 
 NAME = "rocketmq_tiered_store_"
 

@@ -28,18 +28,17 @@ from tests.support.golden import (
 from tests.support.scanned_log import MemorySource
 from tieredstore import offline
 from tieredstore.config.effective import Config
-from tieredstore.offline import audit_index
-from tieredstore.offline.audit import audit
-from tieredstore.offline.audit_index import audit_index_file, range_marks
-from tieredstore.offline.derived import keys_within, labels_of
-from tieredstore.offline.engine import OneProcess, Piece
-from tieredstore.offline.flat_bytes import read_units
-from tieredstore.offline.log_scan import FoundRecords, LogScan
-from tieredstore.offline.planning import plan
-from tieredstore.offline.rebuild_rows import HeldRows, key_columns, keys_in
-from tieredstore.offline.report import AuditReport
-from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import ALL_OFFSETS, LogPiece, Split
+from tieredstore.offline.jobs import audit_job
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.audit_job import audit_index_file, range_marks
+from tieredstore.offline.jobs.derived import keys_within, labels_of
+from tieredstore.offline.jobs.engine import OneProcess, Piece
+from tieredstore.offline.jobs.rebuild_job import HeldRows, key_columns, keys_in
+from tieredstore.offline.jobs.report import AuditReport
+from tieredstore.offline.scan.log_scan import FoundRecords, LogScan
+from tieredstore.offline.scan.planning import plan
+from tieredstore.offline.scan.sources import read_units, source_of
+from tieredstore.offline.scan.split import ALL_OFFSETS, LogPiece, Split
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +182,7 @@ def other_index_file(tier: Path, change: Callable[[KeyItems], KeyItems]) -> set[
     source = MemorySource({file.object_name: raw})
     findings = [*audit_index_file(source, changed, keyed)]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(audit_index, "COMPARED_AT_ONCE", 50)
+        patched.setattr(audit_job, "COMPARED_AT_ONCE", 50)
         few_at_once = audit_index_file(source, changed, keyed)
     assert sorted(map(str, few_at_once)) == sorted(map(str, findings))
     return {one.finding for one in findings}

@@ -14,13 +14,11 @@ from container.names.queue_id import QueueId
 from container.record.checksum import crc32c
 from provider.ranges import QueueOffset
 from tests.support.scanned_log import MemorySource
-from tieredstore.offline import audit_index
-from tieredstore.offline.audit_index import audit_index_file
-from tieredstore.offline.audit_job import FINDINGS_MAX, AuditReducer
-from tieredstore.offline.engine import Piece
-from tieredstore.offline.packed_columns import pack
-from tieredstore.offline.rebuild_rows import KEY_COLUMNS
-from tieredstore.offline.split import TierPlace
+from tieredstore.offline.jobs import audit_job
+from tieredstore.offline.jobs.audit_job import FINDINGS_MAX, AuditReducer, audit_index_file
+from tieredstore.offline.jobs.engine import Piece
+from tieredstore.offline.jobs.rebuild_job import KEY_COLUMNS, pack
+from tieredstore.offline.scan.split import TierPlace
 
 BEGIN_MS = 1_700_000_000_000
 RECORD_BYTES = 150
@@ -77,15 +75,15 @@ def test_few_are_compared_at_once_whichever_key_or_message_most_have(
         items["position"], items["key_hash"] = np.arange(len(items)) << 20, 4
     else:
         items["key_hash"][:: 1 + (kind == "half one key")] = 12_345
-    sorted_rows, most = audit_index._sorted, 0
+    sorted_rows, most = audit_job._sorted, 0
 
     def watched(some: KeyItems, begin: int) -> NDArray[np.int64]:
         nonlocal most
         most = max(most, len(some))
         return sorted_rows(some, begin)
 
-    monkeypatch.setattr(audit_index, "_sorted", watched)
-    monkeypatch.setattr(audit_index, "COMPARED_AT_ONCE", 1_000)
+    monkeypatch.setattr(audit_job, "_sorted", watched)
+    monkeypatch.setattr(audit_job, "COMPARED_AT_ONCE", 1_000)
     assert found(items, items) == []
     assert most < 1_000
     fewer, more = np.delete(items, [9, 5_000]), items.copy()

@@ -17,17 +17,17 @@ from tests.support.fake_broker import FakeBroker
 from tests.test_tieredstore.test_encrypted_tier import KEYS, master
 from tieredstore import offline
 from tieredstore.config.effective import Config
-from tieredstore.offline.audit import audit
-from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.export.job import ExportReport, planned_export
 from tieredstore.offline.export.options import ExportOptions, Skips
-from tieredstore.offline.log_scan import LogScan
-from tieredstore.offline.planning import splits
-from tieredstore.offline.remake import remake
-from tieredstore.offline.restore import restore
-from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import LogGap
-from tieredstore.opening import AS_OPTIONS
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.offline.jobs.rebuild_files import restore
+from tieredstore.offline.jobs.rebuild_metadata import remake
+from tieredstore.offline.scan.log_scan import LogScan
+from tieredstore.offline.scan.planning import splits
+from tieredstore.offline.scan.sources import source_of
+from tieredstore.offline.scan.split import LogGap
+from tieredstore.session.reader import AS_OPTIONS
 
 pytestmark = pytest.mark.leaves_findings(
     "checksum", "record", "unreadable", "log-outruns-units", why="the test damages the tier"

@@ -7,8 +7,8 @@ import pytest
 from container.names.queue_id import QueueId
 from tests.support.messages import make_message
 from tests.support.scanned_log import Log, Scanned, log_of, scanned
-from tieredstore.offline.log_scan import ANOTHER_BODY
-from tieredstore.offline.split import MISSING_BYTES, LogPiece, Split, where_not_met
+from tieredstore.offline.scan.log_scan import ANOTHER_BODY
+from tieredstore.offline.scan.split import MISSING_BYTES, LogPiece, Split, where_not_met
 
 QUEUE = QueueId("T", 3)
 COUNT = 400

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from provider.errors import Corrupt, Unavailable
-from tieredstore.offline.engine import LocalEngine, OneProcess, Piece
+from tieredstore.offline.jobs.engine import LocalEngine, OneProcess, Piece
 
 
 @dataclass(frozen=True)

@@ -30,19 +30,21 @@ from tieredstore import sync
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.engine import OneProcess
-from tieredstore.offline.export.continuing import (
-    Gone,
-    Reached,
-    other_history,
-    other_history_text,
-)
 from tieredstore.offline.export.day_files import DAYS_OPEN_MAX, NO_DAY, DayFiles, partition_of
 from tieredstore.offline.export.job import Export, ExportReport, planned_export
 from tieredstore.offline.export.ledger import LEDGER, Ledger
-from tieredstore.offline.export.options import ExportOptions, Skips, Target
-from tieredstore.opening import AS_OPTIONS, existing_tier
-from tieredstore.owning import open_owner
+from tieredstore.offline.export.options import (
+    ExportOptions,
+    Gone,
+    Reached,
+    Skips,
+    Target,
+    other_history,
+    other_history_text,
+)
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.session.owner import open_owner
+from tieredstore.session.reader import AS_OPTIONS, existing_tier
 
 DAY = 86_400_000
 

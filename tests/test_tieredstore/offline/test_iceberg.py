@@ -21,10 +21,9 @@ from tests.test_tieredstore.offline.test_export import Growing, expire, invoke
 from tieredstore import sync
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.engine import OneProcess
-from tieredstore.offline.export.continuing import Gone
-from tieredstore.offline.export.options import ExportOptions, Skips
-from tieredstore.opening import AS_OPTIONS
+from tieredstore.offline.export.options import ExportOptions, Gone, Skips
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.session.reader import AS_OPTIONS
 
 try:
     import pyiceberg.catalog

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from container.lookup.coverage import merged
 from container.names.rocketmq import INT64_MAX, index_name
 from container.names.tier_objects import IndexBase
-from tieredstore.offline import index_parts as subject
-from tieredstore.offline.index_parts import INDEX_ITEMS_MAX, IndexCuts, IndexPart, index_parts
+from tieredstore.offline.jobs import derived as subject
+from tieredstore.offline.jobs.derived import INDEX_ITEMS_MAX, IndexCuts, IndexPart, index_parts
 
 MIB = 1 << 20
 EPOCH, FIRST = 1, 7

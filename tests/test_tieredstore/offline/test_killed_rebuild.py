@@ -17,9 +17,9 @@ from tests.test_tieredstore.offline.test_rebuild import (
     options_of,
     remove_derived,
 )
-from tieredstore.offline.engine import Engine, LocalEngine, Mapper, Piece, Progress, Reducer
-from tieredstore.offline.rebuild_job import RebuildTask, rebuild_item
-from tieredstore.offline.restore import restore
+from tieredstore.offline.jobs.engine import Engine, LocalEngine, Mapper, Piece, Progress, Reducer
+from tieredstore.offline.jobs.rebuild_files import restore
+from tieredstore.offline.jobs.rebuild_job import RebuildTask, rebuild_item
 
 
 class KillsWorkers:

@@ -19,16 +19,15 @@ from tests.support.packed_objects import in_thread
 from tests.test_tieredstore.offline.test_rebuild import remove_derived, remove_metadata
 from tieredstore import follow
 from tieredstore.config.effective import Config
-from tieredstore.offline import index_parts, remake_objects
-from tieredstore.offline.audit import audit
-from tieredstore.offline.engine import OneProcess
-from tieredstore.offline.remake import remake
-from tieredstore.offline.remake_objects import LEFT_OUT, NEVER_MS
-from tieredstore.offline.restore import restore
-from tieredstore.places import directory_of, storage_at
+from tieredstore.offline.jobs import derived, rebuild_metadata
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.offline.jobs.rebuild_files import restore
+from tieredstore.offline.jobs.rebuild_metadata import LEFT_OUT, NEVER_MS, remake
+from tieredstore.session.places import directory_of, storage_at
 
 MESSAGES = 30
-BEGUN = remake_objects._begun
+BEGUN = rebuild_metadata._begun
 
 
 async def tiered(broker: FakeBroker, where: Any, *topics: str) -> None:
@@ -107,7 +106,7 @@ async def test_its_messages_stay_in_an_object_store(
     assert len(kept) == 2 - is_changed
     with monkeypatch.context() as patched:
         if is_killed:
-            patched.setattr(remake_objects, "_begun", killed_after_first_entry)
+            patched.setattr(rebuild_metadata, "_begun", killed_after_first_entry)
             with pytest.raises(KeyboardInterrupt):
                 await in_thread(lambda: remake(config, OneProcess()))
         else:
@@ -137,12 +136,12 @@ async def damaged(broker: FakeBroker, tier: Path) -> Config:
     return config
 
 
-@pytest.mark.parametrize("log_bytes", [index_parts.INDEX_LOG_BYTES, 100])
+@pytest.mark.parametrize("log_bytes", [derived.INDEX_LOG_BYTES, 100])
 async def test_no_index_file_has_its_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_bytes: int
 ) -> None:
     """Whether it would share one with others, or have some of its own."""
-    monkeypatch.setattr(index_parts, "INDEX_LOG_BYTES", log_bytes)
+    monkeypatch.setattr(derived, "INDEX_LOG_BYTES", log_bytes)
     config = await damaged(FakeBroker(tmp_path / "store"), tmp_path / "tier")
     report = await in_thread(lambda: remake(config, OneProcess()))
     assert [(one.finding, one.path) for one in report.findings] == [("queue-left-out", "B/0")]

@@ -18,13 +18,12 @@ from provider.errors import NotFound, Unavailable
 from tests.support.living_jobs import COLUMNS, JOBS, SPLIT_BYTES, TABLE, rows_in
 from tests.support.living_tier import LOSSES, MOVES, Event, Interrupted, LivingTier, Row
 from tieredstore.offline import scan_split
-from tieredstore.offline.audit import audit
-from tieredstore.offline.engine import OneProcess
-from tieredstore.offline.export.continuing import Gone, Told, gone_of
 from tieredstore.offline.export.job import Export, ExportReport, planned_export
-from tieredstore.offline.export.options import ExportOptions, Skips
-from tieredstore.offline.planning import plan
-from tieredstore.opening import AS_OPTIONS
+from tieredstore.offline.export.options import ExportOptions, Gone, Skips, Told, gone_of
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.offline.scan.planning import plan
+from tieredstore.session.reader import AS_OPTIONS
 
 OUTAGE: dict[str, Event] = {"outage": LivingTier.go_away}
 EVENTS = {**MOVES, **LOSSES, **OUTAGE}

@@ -15,9 +15,9 @@ from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from tests.support.messages import make_message, queue_records
 from tests.support.scanned_log import OBJECT, Log, MemorySource, log_of, scanned
-from tieredstore.offline.log_scan import BLANK, QUEUE_OFFSET_MAX, LogScan
-from tieredstore.offline.log_window import WINDOW_BYTES
-from tieredstore.offline.split import LogGap, LogPiece, ScanReport, Split, where_not_met
+from tieredstore.offline.scan.log_scan import BLANK, QUEUE_OFFSET_MAX, LogScan
+from tieredstore.offline.scan.log_window import WINDOW_BYTES
+from tieredstore.offline.scan.split import LogGap, LogPiece, ScanReport, Split, where_not_met
 
 QUEUE = QueueId("T", 3)
 

@@ -11,12 +11,17 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INT64_MAX, segment_name
 from tests.bench.scan_data import splits_of, write_logs
 from tieredstore.config.effective import Config
-from tieredstore.offline.audit_job import AuditReducer, QueueOffsets, SplitResult
-from tieredstore.offline.packed_columns import unpack
-from tieredstore.offline.rebuild_job import UNITS, RebuildTask, UnitRun, rebuild_item
-from tieredstore.offline.rebuild_rows import UNIT_COLUMNS
-from tieredstore.offline.remake_job import LogFile, RemakeJob, Round
-from tieredstore.offline.split import TierPlace
+from tieredstore.offline.jobs.audit_job import AuditReducer, QueueOffsets, SplitResult
+from tieredstore.offline.jobs.metadata_job import LogFile, RemakeJob, Round
+from tieredstore.offline.jobs.rebuild_job import (
+    UNIT_COLUMNS,
+    UNITS,
+    RebuildTask,
+    UnitRun,
+    rebuild_item,
+    unpack,
+)
+from tieredstore.offline.scan.split import TierPlace
 
 QUEUE = QueueId("T", 0)
 QUEUES = 5_000

@@ -31,12 +31,12 @@ from tests.test_tieredstore.offline.test_rebuild import (
 )
 from tieredstore import Follower, follow
 from tieredstore.config.effective import Config
-from tieredstore.offline import index_parts
-from tieredstore.offline.audit import audit
-from tieredstore.offline.engine import LocalEngine, OneProcess
-from tieredstore.offline.remake import remake
-from tieredstore.offline.restore import restore
-from tieredstore.places import directory_of
+from tieredstore.offline.jobs import derived
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import LocalEngine, OneProcess
+from tieredstore.offline.jobs.rebuild_files import restore
+from tieredstore.offline.jobs.rebuild_metadata import remake
+from tieredstore.session.places import directory_of
 
 SPLIT_BYTES = (16 << 10, 64 << 10, 1 << 40)
 LOG_BYTES, ITEMS_MAX = 48 << 10, 150
@@ -46,8 +46,8 @@ KEYS_OF_ONE_MAX = 5
 
 @pytest.fixture(autouse=True)
 def short_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_parts, "INDEX_LOG_BYTES", LOG_BYTES)
-    monkeypatch.setattr(index_parts, "INDEX_ITEMS_MAX", ITEMS_MAX)
+    monkeypatch.setattr(derived, "INDEX_LOG_BYTES", LOG_BYTES)
+    monkeypatch.setattr(derived, "INDEX_ITEMS_MAX", ITEMS_MAX)
 
 
 async def keys_of(reader: TierReader) -> list[tuple[object, ...]]:

@@ -30,14 +30,14 @@ from tests.test_tieredstore.test_encrypted_tier import KEYS, master
 from tieredstore import follow
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.audit import audit
-from tieredstore.offline.engine import OneProcess
-from tieredstore.offline.made_objects import ObjectSink
-from tieredstore.offline.remake import remake
-from tieredstore.offline.sources import place_of
-from tieredstore.owner import Takeover
-from tieredstore.places import directory_of
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.offline.jobs.rebuild_job import ObjectSink
+from tieredstore.offline.jobs.rebuild_metadata import remake
+from tieredstore.offline.scan.sources import place_of
 from tieredstore.process_name import owner_name
+from tieredstore.session.places import directory_of
+from tieredstore.session.takeover import Takeover
 
 SPLIT_BYTES = (64 << 10, 1 << 40)
 

@@ -23,11 +23,11 @@ from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.packed_objects import PackedTier, in_thread
 from tests.test_tieredstore.offline.test_rebuild import Dies, Killed, same_answers
 from tieredstore import follow
-from tieredstore.offline.audit import audit
-from tieredstore.offline.engine import OneProcess
-from tieredstore.offline.remake import remake
-from tieredstore.offline.restore import restore
-from tieredstore.owning import open_owner
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.offline.jobs.rebuild_files import restore
+from tieredstore.offline.jobs.rebuild_metadata import remake
+from tieredstore.session.owner import open_owner
 
 SPLIT_BYTES = (64 << 10, 1 << 40)
 

@@ -15,10 +15,11 @@ from provider.errors import Corrupt
 from provider.stores.packed_segments import PartName
 from tests.support.messages import make_message
 from tests.support.scanned_log import MemorySource
-from tieredstore.offline import part_scan, resync
-from tieredstore.offline.log_pieces import HOLE_BYTES_MAX, put_together, with_filler
-from tieredstore.offline.part_scan import PartRun, runs_of_part
-from tieredstore.offline.split import LogPiece
+from tieredstore.offline.jobs import part_scan
+from tieredstore.offline.jobs.metadata_records import HOLE_BYTES_MAX, put_together, with_filler
+from tieredstore.offline.jobs.part_scan import PartRun, runs_of_part
+from tieredstore.offline.scan import record_search
+from tieredstore.offline.scan.split import LogPiece
 
 A, B, LONG = QueueId("A", 0), QueueId("B", 7), QueueId("Ü" * 100, 1)
 
@@ -68,7 +69,7 @@ def test_the_runs_of_a_part_are_found(seed: int, cuts: int, window: int) -> None
         part += raw
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(part_scan, "WINDOW_BYTES", window)
-        patched.setattr(resync, "WINDOW_BYTES", window)
+        patched.setattr(record_search, "WINDOW_BYTES", window)
         patched.setattr(part_scan, "NEAR_BYTES", min(window, part_scan.NEAR_BYTES))
         assert scanned(part) == wanted
 

@@ -28,15 +28,14 @@ from tests.support.shown_blocks import blocks_of, environment_of, ran
 from tieredstore import offline, sync
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.cutting import extents_of
-from tieredstore.offline.engine import OneProcess
 from tieredstore.offline.export.job import planned_export
 from tieredstore.offline.export.options import ExportOptions
-from tieredstore.offline.planning import splits
-from tieredstore.offline.scanner import scan
-from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import ScanReport, Split, where_not_met
-from tieredstore.opening import AS_OPTIONS
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.offline.scan.planning import extents_of, splits
+from tieredstore.offline.scan.scanner import scan
+from tieredstore.offline.scan.sources import source_of
+from tieredstore.offline.scan.split import ScanReport, Split, where_not_met
+from tieredstore.session.reader import AS_OPTIONS
 
 SPLIT_BYTES = (64 << 10, 1 << 20, 1 << 40)
 
@@ -97,8 +96,8 @@ def test_codas_of_old_segments_are_inside_splits() -> None:
 def test_borders_that_extents_do_not_tell_are_found_in_the_units(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tieredstore.offline.planning.LEAD_BYTES_MAX", 1_000)
-    monkeypatch.setattr("tieredstore.offline.cutting.LEAD_BYTES_MAX", 1_000)
+    monkeypatch.setattr("tieredstore.offline.scan.planning.LEAD_BYTES_MAX", 1_000)
+    monkeypatch.setattr("tieredstore.offline.scan.planning.LEAD_BYTES_MAX", 1_000)
     tree = unpacked(ROCKETMQ_533)
     planned = splits(tree.tier, 20_000, java_metadata=tree.java_metadata)
     assert all(split.anchor == split.start for split in planned)

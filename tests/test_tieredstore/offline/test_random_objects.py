@@ -28,10 +28,10 @@ from tests.test_tieredstore.offline.test_random_tier import (
     made_at,
     same_offsets,
 )
-from tieredstore.offline.engine import Engine, LocalEngine, OneProcess
-from tieredstore.offline.remake import remake
-from tieredstore.offline.restore import restore
-from tieredstore.places import directory_of, storage_at
+from tieredstore.offline.jobs.engine import Engine, LocalEngine, OneProcess
+from tieredstore.offline.jobs.rebuild_files import restore
+from tieredstore.offline.jobs.rebuild_metadata import remake
+from tieredstore.session.places import directory_of, storage_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(HANGS_AFTER_S)]
 

@@ -19,11 +19,11 @@ from tests.support.patience import HANGS_AFTER_S
 from tests.support.random_tier import Written, sizes_for, with_codas, write_random_tier
 from tests.test_tieredstore.offline.test_rebuild import remove_derived, remove_metadata
 from tieredstore.config.effective import Config
-from tieredstore.offline.audit import audit
-from tieredstore.offline.engine import Engine, LocalEngine, OneProcess
-from tieredstore.offline.remake import remake
-from tieredstore.offline.restore import restore
-from tieredstore.places import directory_of
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import Engine, LocalEngine, OneProcess
+from tieredstore.offline.jobs.rebuild_files import restore
+from tieredstore.offline.jobs.rebuild_metadata import remake
+from tieredstore.session.places import directory_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(HANGS_AFTER_S)]
 

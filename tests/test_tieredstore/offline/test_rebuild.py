@@ -38,10 +38,10 @@ from tests.test_golden.test_offset_by_time import check_rows
 from tieredstore import follow
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.engine import OneProcess, Piece
-from tieredstore.offline.remake import remake
-from tieredstore.offline.report import RebuildReport
-from tieredstore.offline.restore import OWNED_FAULT, restore
+from tieredstore.offline.jobs.engine import OneProcess, Piece
+from tieredstore.offline.jobs.rebuild_files import OWNED_FAULT, restore
+from tieredstore.offline.jobs.rebuild_metadata import remake
+from tieredstore.offline.jobs.report import RebuildReport
 
 Tree = dict[str, bytes]
 DERIVED = ("*/*/CONSUME_QUEUE/*", f"{INDEX_QUEUE}/INDEX/*")

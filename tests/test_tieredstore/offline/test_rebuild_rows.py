@@ -12,30 +12,29 @@ from numpy.typing import NDArray
 
 from container.names.rocketmq import INT64_MAX
 from tests.bench.scan_data import splits_of, write_logs
-from tieredstore.offline import derived
-from tieredstore.offline.audit_job import AuditTask, Covered, audit_item
-from tieredstore.offline.derived import keys_within, labels_of
-from tieredstore.offline.engine import Piece
-from tieredstore.offline.index_parts import IndexPart, index_parts
-from tieredstore.offline.log_scan import LogScan
-from tieredstore.offline.packed_columns import pack, rows_of, unpack
-from tieredstore.offline.rebuild_job import (
-    INDEX,
-    UNITS,
-    RebuildTask,
-    rebuild_item,
-    unknown_end,
-)
-from tieredstore.offline.rebuild_rows import (
+from tieredstore.offline.jobs import derived
+from tieredstore.offline.jobs.audit_job import AuditTask, Covered, audit_item
+from tieredstore.offline.jobs.derived import IndexPart, index_parts, keys_within, labels_of
+from tieredstore.offline.jobs.engine import Piece
+from tieredstore.offline.jobs.rebuild_job import (
     HELD_ROWS_MAX,
+    INDEX,
     ROWS_MAX,
+    UNITS,
     HeldRows,
+    RebuildTask,
     Rows,
     keys_in,
+    pack,
+    rebuild_item,
+    rows_of,
     units_in,
+    unknown_end,
+    unpack,
 )
-from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import ALL_OFFSETS
+from tieredstore.offline.scan.log_scan import LogScan
+from tieredstore.offline.scan.sources import source_of
+from tieredstore.offline.scan.split import ALL_OFFSETS
 
 _NUMBERS = st.integers(-INT64_MAX - 1, INT64_MAX)
 

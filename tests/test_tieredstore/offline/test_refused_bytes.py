@@ -8,9 +8,9 @@ from container.record.checksum import crc32c
 from provider.encryption.frames import CONTENT_BYTES
 from provider.errors import Corrupt
 from provider.sequential import ObjectRange
-from tieredstore.offline.flat_bytes import Sum, SummingSource
-from tieredstore.offline.log_window import REFUSED_FRAMES_MAX, LogWindow
-from tieredstore.offline.split import LogPiece
+from tieredstore.offline.scan.log_window import REFUSED_FRAMES_MAX, LogWindow
+from tieredstore.offline.scan.sources import Sum, SummingSource
+from tieredstore.offline.scan.split import LogPiece
 
 NAME = "a/log"
 FRAMES = 1024

@@ -37,11 +37,11 @@ from tests.test_tieredstore.offline.test_rebuild import (
 from tieredstore import open as open_tier
 from tieredstore.config import effective
 from tieredstore.offline import dataset
-from tieredstore.offline.audit import audit
-from tieredstore.offline.engine import OneProcess
-from tieredstore.offline.remake import remake
-from tieredstore.offline.report import RebuildReport
-from tieredstore.offline.restore import restore
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.offline.jobs.rebuild_files import restore
+from tieredstore.offline.jobs.rebuild_metadata import remake
+from tieredstore.offline.jobs.report import RebuildReport
 
 QUEUE = QueueId("G_Big", 0)
 """Its log has four files."""

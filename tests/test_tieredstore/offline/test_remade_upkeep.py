@@ -18,10 +18,11 @@ from tests.support.time_oracle import offset_by_scan
 from tests.test_tieredstore.offline.test_packed_remake import without_metadata
 from tests.test_tieredstore.offline.test_rebuild import Killed
 from tieredstore import open as open_tier
-from tieredstore.offline import dataset, remake_objects
-from tieredstore.offline.audit import audit
-from tieredstore.offline.engine import OneProcess
-from tieredstore.offline.remake import remake
+from tieredstore.offline import dataset
+from tieredstore.offline.jobs import rebuild_metadata
+from tieredstore.offline.jobs.audit import audit
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.offline.jobs.rebuild_metadata import remake
 
 QUEUE = QueueId("G_Orders", 1)
 
@@ -109,7 +110,7 @@ def test_a_run_that_is_killed_when_it_publishes_leaves_no_mark_that_the_next_own
     def dies(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(remake_objects, "_begun", dies)
+    monkeypatch.setattr(rebuild_metadata, "_begun", dies)
     with pytest.raises(Killed):
         remake(tier.config, OneProcess())
     assert not any(name.startswith("@journal") for name in tier.objects)

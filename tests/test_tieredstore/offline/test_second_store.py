@@ -10,8 +10,8 @@ from tests.support.fake_broker import FakeBroker
 from tieredstore import sync
 from tieredstore.config.effective import Config
 from tieredstore.offline import dataset
-from tieredstore.offline.engine import OneProcess
-from tieredstore.offline.restore import restore
+from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.offline.jobs.rebuild_files import restore
 
 SETTINGS = {
     "brokerClusterName": "C",

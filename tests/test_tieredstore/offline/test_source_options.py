@@ -10,11 +10,10 @@ import pytest
 
 from container.names.queue_id import QueueId
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline.scan.planning import WantedMessages
 from tieredstore.offline.spark import option_text
-from tieredstore.offline.spark.options import OPTIONS, stream_options, table_options
-from tieredstore.offline.spark.write_options import WRITE_OPTIONS
+from tieredstore.offline.spark.options import OPTIONS, WRITE_OPTIONS, stream_options, table_options
 from tieredstore.offline.tables.schemas import SCHEMAS, sql_types
-from tieredstore.offline.wanted_messages import WantedMessages
 
 NOW_MS = 1_800_000_000_000
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"

@@ -6,8 +6,8 @@ import threading
 import fsspec
 import pytest
 
-from tieredstore.offline.sources import STORES_MAX, source_of
-from tieredstore.offline.split import TierPlace
+from tieredstore.offline.scan.sources import STORES_MAX, source_of
+from tieredstore.offline.scan.split import TierPlace
 
 PLACES = 3 * STORES_MAX
 

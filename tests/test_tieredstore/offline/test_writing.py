@@ -18,9 +18,9 @@ from tests.support.cli import run
 from tieredstore import sync
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.hot.directory import StoreDirectory
 from tieredstore.hot.encoding import MessageRefused
-from tieredstore.offline.spark.write_options import check_store, write_options
+from tieredstore.hot.log.directory import StoreDirectory
+from tieredstore.offline.spark.options import check_store, write_options
 from tieredstore.offline.writing import appending
 from tieredstore.offline.writing.appending import (
     StagedWrite,

@@ -26,8 +26,8 @@ from tests.support.golden import (
 from tieredstore import sync
 from tieredstore.cli.message_printer import message_row
 from tieredstore.message import Message
-from tieredstore.reading import arrow_batches
-from tieredstore.reading.arrow_columns import SCHEMA
+from tieredstore.reader import arrow_batches
+from tieredstore.reader.arrow_columns import SCHEMA
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.record.properties import decode_properties
-from tieredstore.reading.property_columns import (
-    NAMES_IN_TABLE_MAX,
-    Pairs,
-    is_last_of_name,
-    split_pairs,
-)
+from tieredstore.reader.arrow_columns import NAMES_IN_TABLE_MAX, Pairs, is_last_of_name, split_pairs
 
 PROPERTIES = st.one_of(
     st.binary(max_size=12),

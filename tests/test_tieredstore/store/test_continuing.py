@@ -21,8 +21,8 @@ from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.offline.writing.appending import StagedWrite, append_staged
 from tieredstore.offline.writing.staging import StagingOrder, stage
-from tieredstore.store import continuing
-from tieredstore.store.plugged import PluggedStore
+from tieredstore.store import cold_side
+from tieredstore.store.plugins import PluggedStore
 from tieredstore.store.tiered import TieredMessageStore
 
 pytestmark = pytest.mark.slow
@@ -313,7 +313,7 @@ async def kept_of(place: Place) -> dict[QueueId, list[bytes]]:
 def test_put_into_many_queues_compares_those_that_end_below_the_tier(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(continuing, "COMPARED_QUEUES_MAX", 1)
+    monkeypatch.setattr(cold_side, "COMPARED_QUEUES_MAX", 1)
     contradicted(place)  # that queue goes beyond its tier
     asyncio.run(_put_others(place, QueueId("Orders", 2)))  # this one ends below it
     said = place.command("put", "Orders", "x", "--queue", "0", status=2).stderr
@@ -335,7 +335,7 @@ def test_with_the_tier_away_a_whole_log_takes_puts_and_an_empty_one_does_not(
 ) -> None:
     place.lived(is_running=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(continuing, "open_reader", _not_answering)
+        patch.setattr(cold_side, "open_reader", _not_answering)
         with caplog.at_level(logging.WARNING, "tieredstore"):
             WRITERS[writer](place)
         assert "the tier does not answer" in caplog.text
@@ -355,7 +355,7 @@ def test_with_the_tier_away_a_log_that_knows_none_of_its_ends_takes_nothing(plac
     place.lived(is_running=False)
     without_log_as_an_older_version_left_it(place)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(continuing, "open_reader", _not_answering)
+        patch.setattr(cold_side, "open_reader", _not_answering)
         said = place.command("put", "Orders", "x", status=3).stderr
     assert "the hot log is empty and its tier does not answer" in said
     by_put(place)
@@ -395,6 +395,6 @@ def test_ends_of_a_lost_log_are_remembered_for_an_outage_of_the_tier(place: Plac
     emptied(place)
     asyncio.run(place.opened())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(continuing, "open_reader", _not_answering)
+        patch.setattr(cold_side, "open_reader", _not_answering)
         by_put(place)
     place.verify()

@@ -19,7 +19,7 @@ from provider.testing.faulty import Fault
 from tests.support.hot_store import SMALL, new_message, of_older_version
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import OUTAGE, TieredWorld
-from tieredstore.following.broker_hot_log import RocketMqHotLog
+from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.store import cold_side

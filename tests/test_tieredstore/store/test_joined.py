@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from container.metadata.records import Gap
 from fetcher.result import FetchStatus
 from provider.ranges import QueueOffset
-from tieredstore.store.joined import JoinedQueue, Span
+from tieredstore.store.levels import JoinedQueue, Span
 
 NOWHERE = JoinedQueue(None, None)
 BOTH = JoinedQueue(Span(50, 100), Span(10, 60))

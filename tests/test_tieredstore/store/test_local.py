@@ -17,10 +17,10 @@ from provider.errors import Closed, Corrupt, Denied, Unavailable
 from provider.posix.files import sync_directory
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
-from tieredstore.hot import NewMessage, RetentionOptions, commit_log
-from tieredstore.store import local_read
-from tieredstore.store.local import LocalMessageStore
-from tieredstore.store.local_read import ReadLimits, Wish, choose_units
+from tieredstore.hot import NewMessage, RetentionOptions
+from tieredstore.hot.log import commit_log
+from tieredstore.store import local as local_read
+from tieredstore.store.local import LocalMessageStore, ReadLimits, Wish, choose_units
 
 ALL_GOES = RetentionOptions(reserved_s=0, files_max=100)
 
@@ -323,7 +323,7 @@ async def test_the_share_of_the_memory_that_counts_as_holding_the_newest_is_conf
 ) -> None:
     """`accessMessageInMemoryMaxRatio`, for limits of a read, and where the kernel does not tell."""
     few = ReadLimits(memory_share=0, disk_messages_max=3)
-    with patch("tieredstore.hot.commit_log.resident", lambda *_: None):
+    with patch("tieredstore.hot.log.commit_log.resident", lambda *_: None):
         for limits, count in ((few, 3), (ReadLimits(), 10)):
             async with local(tmp_path, limits=limits) as store:
                 if not await store.max_offset("Orders", 0):

@@ -19,8 +19,14 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.store import protocol
 from tieredstore.store.forwarding import ForwardingMessageStore
 from tieredstore.store.local import LocalMessageStore
-from tieredstore.store.plugged import PluggedStore
-from tieredstore.store.plugins import CALLS, PluginContext, StoreLayers, build_layers, opened
+from tieredstore.store.plugins import (
+    CALLS,
+    PluggedStore,
+    PluginContext,
+    StoreLayers,
+    build_layers,
+    opened,
+)
 from tieredstore.store.protocol import MessageStore
 from tieredstore.store.tiered import TieredMessageStore
 

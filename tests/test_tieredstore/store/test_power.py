@@ -32,8 +32,8 @@ from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.store_reader import findings
 from tests.support.tiered_world import TieredWorld
 from tests.support.traced_calls import CallFaults, TracedCalls
-from tieredstore.hot import HotLogFeed, HotWriteOptions, append_calls
-from tieredstore.hot.append_thread import AppendRequest, AppendThread, Errand
+from tieredstore.hot import HotLogFeed, HotWriteOptions, appending
+from tieredstore.hot.appending import AppendRequest, AppendThread, Errand
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.store.tiered import TieredMessageStore
 
@@ -86,7 +86,7 @@ def world_at(base: Path, *, flush: str) -> TieredWorld:
 
 @asynccontextmanager
 async def opened(world: TieredWorld) -> AsyncGenerator[TieredMessageStore]:
-    with patch.object(append_calls, "AppendThread", InlineAppendThread):
+    with patch.object(appending, "AppendThread", InlineAppendThread):
         async with world.store() as store:
             yield store
 
@@ -195,7 +195,7 @@ async def judge_state(state: Path, run: Run, expected: Expected) -> int:
     for queue, end in expected.tiered.items():
         assert ends.get(queue, 0) >= end, f"{queue} was released to {end}"
     world = world_at(state, flush=run.flush)
-    with patch.object(append_calls, "AppendThread", InlineAppendThread):
+    with patch.object(appending, "AppendThread", InlineAppendThread):
         async with world.local as local:
             for queue, end in ends.items():
                 assert local.log.next_offset(queue) >= end, f"the tier has more of {queue}"

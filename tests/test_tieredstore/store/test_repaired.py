@@ -12,7 +12,7 @@ from provider.errors import Denied
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put
 from tests.test_tieredstore.hot.test_repair import HARMS, rot
-from tieredstore.hot.repair import HotDamage, open_repair
+from tieredstore.hot.log.repair import HotDamage, open_repair
 
 ORDERS = QueueId("Orders", 0)
 

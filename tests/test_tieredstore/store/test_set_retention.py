@@ -12,8 +12,8 @@ from provider.errors import NotFound
 from tests.support.hot_store import SMALL, appender_at, new_message, put
 from tieredstore import LocalMessageStore, NewMessage
 from tieredstore.cli.main import cli
-from tieredstore.expiring import topic_hours
-from tieredstore.store.plugged import PluggedStore
+from tieredstore.session.topic_retention import topic_hours
+from tieredstore.store.plugins import PluggedStore
 from tieredstore.store.tiered import TieredMessageStore
 
 SETTINGS: dict[str, object] = {

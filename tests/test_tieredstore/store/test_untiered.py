@@ -6,8 +6,8 @@ from unittest.mock import patch
 from provider.clock import SystemClock
 from tests.support.hot_store import new_message
 from tests.support.tiered_world import TieredWorld
+from tieredstore.store.key_query import Untiered
 from tieredstore.store.local import LocalMessageStore
-from tieredstore.store.untiered import Untiered
 
 
 async def test_it_follows_what_is_put_tiered_and_deleted(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ from tests.support.level import by_level
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import OUTAGE, TieredWorld
 from tieredstore.hot import HotLogFeed
+from tieredstore.hot.log.repair import open_repair
+from tieredstore.hot.log.topics import TopicsFile
 from tieredstore.hot.options import Flush
-from tieredstore.hot.repair import open_repair
-from tieredstore.hot.topics import TopicsFile
 
 T = TypeVar("T")
 TOPICS = ("Orders", "Refunds")

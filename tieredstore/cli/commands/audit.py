@@ -18,9 +18,9 @@ from tieredstore.cli.output import (
 )
 from tieredstore.cli.reading import java_metadata_option
 from tieredstore.cli.streams import FINDINGS
+from tieredstore.metrics.summary import counted
 from tieredstore.offline import import_job
-from tieredstore.offline.report import AuditReport
-from tieredstore.summary import counted
+from tieredstore.offline.jobs.report import AuditReport
 
 
 @click.command("audit")
@@ -46,7 +46,7 @@ def command(
     Finds what `check` finds, with as many processes as there are cores, and continues after a
     finding. Exit status 1: there are findings.
     """
-    job = import_job("tieredstore.offline.audit")
+    job = import_job("tieredstore.offline.jobs.audit")
     config = invocation.load_config()
     with engine_of(engine, processes) as workers, progress_bar("auditing") as show:
 

@@ -11,10 +11,10 @@ from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, time_text, write_json, write_table
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
-from tieredstore.opening import no_tier
-from tieredstore.places import brokers_in, directory_of
-from tieredstore.readable_tier import ReadableTier
-from tieredstore.summary import QueueSummary
+from tieredstore.metrics.summary import QueueSummary
+from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.session.places import brokers_in, directory_of
+from tieredstore.session.reader import no_tier
 
 LOGGER = logging.getLogger("tieredstore.cli.brokers")
 

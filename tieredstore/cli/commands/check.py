@@ -12,9 +12,9 @@ from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import bytes_bar, count_text, printable, size_text, write_json
 from tieredstore.cli.reading import java_metadata_option, with_tier
 from tieredstore.cli.streams import FINDINGS
-from tieredstore.readable_tier import ReadableTier
-from tieredstore.storages import unbound_stores
-from tieredstore.summary import losses_text
+from tieredstore.metrics.summary import losses_text
+from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.session.places import unbound_stores
 
 
 @click.command("check")

@@ -8,6 +8,7 @@ import click
 
 from provider.clock import SystemClock
 from provider.errors import StoreError
+from tieredstore.admin.compact import JOBS_MAX, CompactReport, Holdings, compact
 from tieredstore.cli.invocation import (
     Invocation,
     WholeNumber,
@@ -27,10 +28,9 @@ from tieredstore.cli.output import (
 )
 from tieredstore.cli.reading import TOPIC
 from tieredstore.cli.streams import FINDINGS
-from tieredstore.compacting import JOBS_MAX, CompactReport, Holdings, compact
 from tieredstore.config.tier_keys import KIB, MIB
-from tieredstore.opening import existing_tier
-from tieredstore.summary import counted
+from tieredstore.metrics.summary import counted
+from tieredstore.session.reader import existing_tier
 
 MERGE_BYTES_MIN, MERGE_BYTES_MAX = 64 * KIB, 64 * MIB
 JOBS_MOST = 64

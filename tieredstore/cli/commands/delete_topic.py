@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import click
 
 from provider.clock import SystemClock
+from tieredstore.admin.delete import DeletedTopic, Places, delete_topics, places_of, topics_in
 from tieredstore.cli.invocation import (
     Invocation,
     json_option,
@@ -16,7 +17,6 @@ from tieredstore.cli.output import Row, count_text, size_text, write_json, write
 from tieredstore.cli.reading import TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
-from tieredstore.deleting import DeletedTopic, Places, delete_topics, places_of, topics_in
 
 COLUMNS = ("topic", "queues", "queues in tier", "messages in tier", "size in tier")
 

@@ -13,8 +13,8 @@ from tieredstore.config.location import Location
 from tieredstore.config.object_store import PLACE
 from tieredstore.config.sources import ConfigError
 from tieredstore.diagnosis.directory import diagnose_directory
-from tieredstore.diagnosis.finding import Grade, Line
-from tieredstore.places import asked_store
+from tieredstore.diagnosis.promises import Grade, Line
+from tieredstore.session.places import asked_store
 
 
 @click.command("doctor")

@@ -18,14 +18,13 @@ from tieredstore.cli.output import bytes_bar, count_text, size_text, write_json,
 from tieredstore.cli.reading import MOMENT, QUEUE, TOPIC, java_metadata_option
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
-from tieredstore.opening import AS_OPTIONS
-from tieredstore.summary import counted
+from tieredstore.metrics.summary import counted
+from tieredstore.session.reader import AS_OPTIONS
 
 if TYPE_CHECKING:
-    from tieredstore.offline.export.continuing import Gone
     from tieredstore.offline.export.iceberg_job import TableExport
     from tieredstore.offline.export.job import Export, ExportReport
-    from tieredstore.offline.export.options import ExportOptions, Skips
+    from tieredstore.offline.export.options import ExportOptions, Gone, Skips
 
 NUMBERS = frozenset({"messages", "files", "size", "queues", "offsets", "damaged"})
 

@@ -24,12 +24,11 @@ from tieredstore.cli.reading import QUEUE_NAME, with_tier
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
 from tieredstore.config.sources import ConfigError
-from tieredstore.opening import existing_tier, open_reader, read_bytes
-from tieredstore.owning import open_owner
-from tieredstore.places import directory_of, local_directory
-from tieredstore.readable_tier import ReadableTier
-from tieredstore.reading.java_index import SLOTS_KEY
-from tieredstore.summary import log_bytes_of, messages_of
+from tieredstore.metrics.summary import log_bytes_of, messages_of
+from tieredstore.reader.readable_tier import SLOTS_KEY, ReadableTier
+from tieredstore.session.owner import open_owner
+from tieredstore.session.places import directory_of, local_directory
+from tieredstore.session.reader import existing_tier, open_reader, read_bytes
 
 NAME_PART = 50
 """Characters of a file's name that the temporary file beside it repeats."""

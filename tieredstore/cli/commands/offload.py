@@ -10,6 +10,7 @@ from container.move.offload_plan import Until
 from container.names.rocketmq import INT64_MAX
 from container.upkeep.offload import OffloadedQueue
 from provider.clock import SystemClock
+from tieredstore.admin.offload import offload_topic, offloading_config, plan
 from tieredstore.cli.invocation import (
     Invocation,
     json_option,
@@ -19,7 +20,6 @@ from tieredstore.cli.invocation import (
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.reading import MOMENT, TOPIC
 from tieredstore.cli.streams import FINDINGS
-from tieredstore.offloading import offload_topic, offloading_config, plan
 
 COLUMNS = ("topic", "queue", "segments", "size")
 

@@ -16,7 +16,7 @@ from tieredstore.cli.output import is_terminal
 from tieredstore.cli.reading import MOMENT, TOPIC, java_metadata_option, with_tier
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.message import Message
-from tieredstore.readable_tier import ReadableTier
+from tieredstore.reader.readable_tier import ReadableTier
 
 MESSAGES_MAX = 32
 LOGGER = logging.getLogger("tieredstore.cli.query")

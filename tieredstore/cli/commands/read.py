@@ -20,10 +20,9 @@ from tieredstore.cli.output import is_terminal, time_text, write_json
 from tieredstore.cli.reading import MOMENT, QUEUE, TOPIC, java_metadata_option, with_tier
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
-from tieredstore.readable_tier import ReadableTier
-from tieredstore.reading.cursor import GROUP, messages_of
-from tieredstore.reading.wanted import Wanted
-from tieredstore.summary import QueueSummary
+from tieredstore.metrics.summary import QueueSummary
+from tieredstore.reader.cursor import GROUP, Wanted, messages_of
+from tieredstore.reader.readable_tier import ReadableTier
 
 ONCE_MESSAGES = 32
 QUEUES_LISTED_MAX = 8

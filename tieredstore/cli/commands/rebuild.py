@@ -12,10 +12,10 @@ from tieredstore.cli.jobs import engine_of, engine_options
 from tieredstore.cli.output import count_text, progress_bar, size_text, write_json, write_table
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
+from tieredstore.metrics.summary import counted
 from tieredstore.offline import import_job
-from tieredstore.offline.report import RebuildReport
-from tieredstore.opening import known_offsets, read_bytes
-from tieredstore.summary import counted
+from tieredstore.offline.jobs.report import RebuildReport
+from tieredstore.session.reader import known_offsets, read_bytes
 
 FILES_LISTED_MAX = 40
 
@@ -60,9 +60,9 @@ def command(
         raise ConfigError("--backup goes with --metadata")
     if metadata:
         known = {} if backup is None else known_offsets(config, read_bytes(backup), str(backup))
-        job = partial(import_job("tieredstore.offline.remake").remake, known=known)
+        job = partial(import_job("tieredstore.offline.jobs.rebuild_metadata").remake, known=known)
     else:
-        job = import_job("tieredstore.offline.restore").restore
+        job = import_job("tieredstore.offline.jobs.rebuild_files").restore
     with engine_of(engine, processes) as workers, progress_bar("rebuilding") as show:
 
         def told(done: int, total: int) -> None:

@@ -12,6 +12,7 @@ import orjson
 
 from provider.clock import SystemClock
 from provider.posix.files import sync_directory
+from tieredstore.admin.repair import Cut, RepairPlan, plan_repair, repair
 from tieredstore.cli.failures import explain
 from tieredstore.cli.invocation import (
     GIVEN_PATH,
@@ -26,12 +27,11 @@ from tieredstore.cli.reading import QUEUE, TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.opening import existing_tier
-from tieredstore.owner import refuse_living_owner
-from tieredstore.owning import open_hot_log
-from tieredstore.readable_tier import ReadableTier
-from tieredstore.reading.cursor import messages_of
-from tieredstore.repairing import Cut, RepairPlan, plan_repair, repair
+from tieredstore.reader.cursor import messages_of
+from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.session.owner import open_hot_log
+from tieredstore.session.reader import existing_tier
+from tieredstore.session.takeover import refuse_living_owner
 
 LISTED_MAX = 20
 """Queues to be cut that are listed one by one."""

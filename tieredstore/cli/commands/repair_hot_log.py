@@ -11,7 +11,7 @@ from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass
 from tieredstore.cli.output import Row, count_text, printable, write_json
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
-from tieredstore.hot.repair import DamagedPlace, HotDamage, WrongUnits, open_repair
+from tieredstore.hot.log.repair import DamagedPlace, HotDamage, WrongUnits, open_repair
 
 OPTION = "--hot-log"
 LISTED_MAX = 100

@@ -19,9 +19,9 @@ from tieredstore.cli.output import Row, count_text, write_json
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
 from tieredstore.config.sources import ConfigError
-from tieredstore.opening import existing_tier, whole_paths
-from tieredstore.owner import sign_of_life
-from tieredstore.places import directory_of, storage_at
+from tieredstore.session.places import directory_of, storage_at
+from tieredstore.session.reader import existing_tier, whole_paths
+from tieredstore.session.takeover import sign_of_life
 
 OPTION = "--journal-to"
 ENTRY_MAX = 10**19

@@ -9,16 +9,16 @@ from provider.clock import SystemClock
 from provider.encryption.moving import Moved
 from provider.errors import NotFound
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
+from tieredstore.admin.rewrap import move_to_bound
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation, take_over_option
 from tieredstore.cli.output import Row, printable, size_text, write_json, write_table
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.location import TierUrl
 from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError
-from tieredstore.opening import existing_tier
-from tieredstore.places import directory_of, rewrap_keys
-from tieredstore.rewrapping import move_to_bound
-from tieredstore.summary import counted
+from tieredstore.metrics.summary import counted
+from tieredstore.session.places import directory_of, rewrap_keys
+from tieredstore.session.reader import existing_tier
 
 
 @click.command("rewrap-keys")

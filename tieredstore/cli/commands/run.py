@@ -31,13 +31,13 @@ from tieredstore.config.effective import Config, StartWords
 from tieredstore.lifetime import keep_opened, running
 from tieredstore.metrics.families import Moment
 from tieredstore.metrics.page import metrics_of, served_metrics
-from tieredstore.report import Reporter, log_owned, log_start
+from tieredstore.metrics.summary import TopicSummary
+from tieredstore.session.report import Reporter, log_owned, log_start
+from tieredstore.store.cold_side import StoreWatch
 from tieredstore.store.configured import plan_store
 from tieredstore.store.levels import Level
 from tieredstore.store.plugins import PluginContext, StoreLayers, opened
 from tieredstore.store.tiered import TieredMessageStore
-from tieredstore.store.watching import StoreWatch
-from tieredstore.summary import TopicSummary
 
 LOGGER = logging.getLogger("tieredstore.cli")
 

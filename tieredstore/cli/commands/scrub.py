@@ -17,6 +17,7 @@ from container.check.scrub import (
 from container.names.queue_id import SegmentType
 from provider.clock import SystemClock
 from provider.errors import StoreError
+from tieredstore.admin.scrub import give_up
 from tieredstore.cli.commands.check import tell
 from tieredstore.cli.invocation import (
     Invocation,
@@ -28,9 +29,8 @@ from tieredstore.cli.invocation import (
 from tieredstore.cli.output import count_text, printable, size_text, write_json
 from tieredstore.cli.reading import with_tier
 from tieredstore.cli.streams import FINDINGS
-from tieredstore.opening import existing_tier
-from tieredstore.readable_tier import ReadableTier
-from tieredstore.scrubbing import give_up
+from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.session.reader import existing_tier
 
 OPERATIONS = 1_000
 GRACE_HOURS = 72

@@ -11,7 +11,7 @@ from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
 from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option, with_tier
-from tieredstore.readable_tier import ReadableTier
+from tieredstore.reader.readable_tier import ReadableTier
 
 OFFSET_MAX = 2**63 - 1
 

@@ -36,7 +36,7 @@ from tieredstore.config.effective import Config, StartWords
 from tieredstore.config.sources import ConfigError
 from tieredstore.follower import Follower
 from tieredstore.lifetime import keep_opened, running
-from tieredstore.summary import TopicSummary, counted
+from tieredstore.metrics.summary import TopicSummary, counted
 
 GONE = frozenset({errno.EPIPE, errno.EIO})
 """Errors of an output that nobody reads any more, such as a closed terminal: the exit status tells

@@ -15,8 +15,8 @@ from tieredstore.cli.output import (
     write_table,
 )
 from tieredstore.cli.reading import java_metadata_option, with_tier
-from tieredstore.readable_tier import ReadableTier
-from tieredstore.summary import QueueSummary, losses_text
+from tieredstore.metrics.summary import QueueSummary, losses_text
+from tieredstore.reader.readable_tier import ReadableTier
 
 
 @click.command("topics")

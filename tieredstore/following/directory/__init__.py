@@ -1,1 +1,4 @@
-"""What lies in the store directory of a broker: files, queues, identity, pins."""
+"""Store directory of a broker: layout, queues, identity of its CommitLog, pins.
+
+Begin with `layout.py`.
+"""

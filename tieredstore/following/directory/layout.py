@@ -1,11 +1,4 @@
-"""What a directory holds: whether it is a RocketMQ store, and which of its topics can be tiered.
-
-```
-commitlog/00000000000000000000              name: first byte; all files but a last one equally long
-consumequeue/<topic>/<queue id>/0000…       name: first byte; a multiple of 20 long
-config/topics.json  checkpoint  abort
-```
-"""
+"""Layout of a store directory: its kind, foreign files, topics, tierable queues."""
 
 import errno
 import os
@@ -16,11 +9,54 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
+import orjson
+
 from container.names.rocketmq import local_file_name, parse_local_file_name
 from provider.errors import Denied, Unavailable
-from provider.names import is_directory
-from tieredstore.following.directory.topic_table import read_topic_table
+from provider.names import is_directory, is_regular_file
 from tieredstore.following.file_errors import is_of_the_process, translated
+
+TOPICS = os.path.join("config", "topics.json")  # noqa: PTH118 - a relative name for people, too
+BROKER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+CLUSTER_PREFIX = "rmq_sys_REVIVE_LOG_"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreNames:
+    """The names under which a broker wrote a store, oldest unknown; empty where it says none."""
+
+    brokers: tuple[str, ...] = ()
+    """Several if the broker was renamed, or its table was copied from another one."""
+    clusters: tuple[str, ...] = ()
+
+
+def read_topic_table(root: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Every topic's settings in `config/topics.json`; empty if neither it nor `.bak` helps."""
+    for name in (TOPICS, f"{TOPICS}.bak"):
+        path = root / name
+        try:
+            if not is_regular_file(path):
+                continue  # reading a pipe would wait for ever
+            table = orjson.loads(path.read_bytes())["topicConfigTable"]
+            return {str(topic): dict(settings) for topic, settings in table.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # the broker replaces the file by renaming: the other one may be whole
+    return {}
+
+
+def read_store_names(root: Path) -> StoreNames:
+    """The broker and cluster that a store is of. Blocks for one small file.
+
+    A broker makes a topic of its own with its name at the end, and one with its cluster's, when it
+    starts. They are in the file from the first change of its topics on.
+    """
+    topics = read_topic_table(root)
+    return StoreNames(_behind(BROKER_PREFIX, topics), _behind(CLUSTER_PREFIX, topics))
+
+
+def _behind(prefix: str, topics: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(sorted(name.removeprefix(prefix) for name in topics if name.startswith(prefix)))
+
 
 COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"
@@ -279,3 +315,56 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         if error.errno in _NOTHING_THERE:
             return False
         raise
+
+
+def odd_files(run: FileRun) -> list[str]:
+    """A sentence for each file of another length, of a wrong name, or of a name twice. Pure."""
+    if not run.foreign and not run.odd_lengths and not run.doubles:
+        return []
+    length = run.file_bytes
+    return (
+        [
+            f"{run.path_of(base)} is no file of the CommitLog, whose files have {length} "
+            "bytes and names that are multiples of that: it is ignored."
+            for base in run.foreign
+        ]
+        + [
+            f"{run.path_of(base)} has {size} bytes and the CommitLog's files {length}: "
+            "messages that it lacks cannot be tiered."
+            for base, size in run.odd_lengths
+        ]
+        + [
+            f"{path} is ignored, for another directory of the CommitLog has a file of that name."
+            for path in run.doubles
+        ]
+    )
+
+
+def odd_entries(directory: Path) -> list[str]:
+    """A sentence for each name that is none of 20 digits, or is not that of a file.
+
+    One scan. None where the directory is away.
+
+    Raises:
+        Unavailable, Denied: it cannot be read.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            names = sorted(entry.name for entry in entries if _is_odd(entry))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise translated(error, directory) from error
+    return [
+        f"{str(directory / name)!a} is no file of the CommitLog, whose files are named by 20 "
+        "digits: it is ignored."
+        for name in names
+    ]
+
+
+def _is_odd(entry: os.DirEntry[str]) -> bool:
+    if parse_local_file_name(entry.name) is None:
+        return True
+    if entry.is_symlink():
+        return not os.path.isfile(entry.path)  # noqa: PTH113 - False where a loop would raise
+    return not entry.is_file(follow_symlinks=False)  # by the listing: it may have gone since

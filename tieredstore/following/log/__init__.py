@@ -1,1 +1,4 @@
-"""A broker's CommitLog as bytes: mapped files, its tail, and rounds that are read in one pass."""
+"""CommitLog of a broker as bytes: mapped files, tail, rounds of records, units from records.
+
+Begin with `followed_log.py` and `round_read.py`.
+"""

@@ -18,8 +18,7 @@ from container.record.unit import ConsumeQueueUnit
 from provider.errors import Corrupt, OutOfRange, StoreError
 from tieredstore.following.directory.layout import FileRun
 from tieredstore.following.file_errors import translated
-from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.following.log.scatter import Places
+from tieredstore.following.log.mapped_files import MappedFiles, Places
 
 FILES_OPEN_MAX = 8
 """Descriptors kept for reading: rounds read few files at a time."""

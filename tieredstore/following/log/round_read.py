@@ -1,9 +1,6 @@
-"""Copy the records of many queues out of the CommitLog in one pass, and verify them together.
+"""Round read: records of many queues in one pass over the CommitLog, verified together."""
 
-The records of a round lie among each other: they are read in the order in which they lie, and
-the kernel puts each into its place among those of its queue (decisions 0006 and 0012).
-"""
-
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -12,15 +9,64 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.unit import EXTENDED_ADDRESS_MAX, UNIT_DTYPE
-from container.record.verification import TagsCodes, leading_good_units, verify_records
+from container.record.verification import (
+    TagsCodes,
+    damaged_bodies,
+    leading_good_units,
+    verify_records,
+)
 from dispatcher.ports import Wanted
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.posix.files import BufferPool
 from tieredstore.following.log.commit_log import CommitLogFiles
-from tieredstore.following.log.scatter import SKIPPED, Places
+from tieredstore.following.log.mapped_files import SKIPPED, Places
 from tieredstore.following.options import WINDOW_BYTES
+from tieredstore.following.statistics import ScanStatistics
+
+ROTTED = (
+    "{} differs from its checksum on the broker's disk at offset {} ({} at {}): it is tiered as "
+    "it is, and a read of it fails; a replica may have it whole"
+)
+
+
+class BodyCheck:
+    """Counts each damaged message once, and says the first one of each queue. Thread-safe."""
+
+    def __init__(
+        self, log: CommitLogFiles, statistics: ScanStatistics, lock: threading.Lock
+    ) -> None:
+        """`lock` guards the statistics. It is taken only where something is damaged."""
+        self._log = log
+        self._statistics = statistics
+        self._lock = lock
+        self._seen: dict[QueueId, int] = {}
+        """The offset after the last damaged message of a queue: a round may be tried again."""
+
+    def look(self, wanted: Wanted, batch: MessageBatch) -> None:
+        """Compare the bodies of a batch, and of whole records where they have a checksum.
+
+        About 0.15 us a message and 50 ns per KiB.
+        """
+        for index in damaged_bodies(batch.data, batch.starts, batch.sizes).tolist():
+            with self._lock:
+                self._note(
+                    wanted, batch.first_offset + index, int(wanted.references["position"][index])
+                )
+
+    def _note(self, wanted: Wanted, offset: int, position: int) -> None:
+        seen = self._seen.get(wanted.queue)
+        if seen is not None and offset < seen:
+            return
+        self._seen[wanted.queue] = offset + 1
+        self._statistics.bodies_damaged += 1
+        if seen is None:
+            inside = position - self._log.table.base_of(position)
+            path = self._log.path_of(position)
+            self._statistics.find([ROTTED.format(wanted.queue, offset, path, inside)])
+
 
 GAP_BYTES_MAX = 16 << 10
 """Bytes of others between two records that are read along: copying more of them would cost more

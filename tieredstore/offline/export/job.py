@@ -8,33 +8,36 @@ from typing import Any
 from container.errors import InUse
 from container.names.queue_id import QueueId
 from tieredstore.config.effective import Config
-from tieredstore.offline.cutting import SPLIT_BYTES, LogExtent, extents_of, offsets_between
-from tieredstore.offline.engine import Engine
-from tieredstore.offline.export.continuing import (
+from tieredstore.offline.export.ledger import DoneTask, Ledger, PlannedRun, PlannedTask
+from tieredstore.offline.export.options import (
+    NO_SKIPS,
+    ExportOptions,
     Gone,
     Reached,
+    Skips,
     Source,
+    Target,
     Told,
+    check_directory,
+    columns_of,
     gone,
     gone_of,
     other_history,
     other_history_text,
 )
-from tieredstore.offline.export.ledger import DoneTask, Ledger, PlannedRun, PlannedTask
-from tieredstore.offline.export.options import (
-    NO_SKIPS,
-    ExportOptions,
-    Skips,
-    Target,
-    check_directory,
-    columns_of,
-)
 from tieredstore.offline.export.task import ExportTask, as_they_are, export_pieces
-from tieredstore.offline.planning import TierPlan
-from tieredstore.offline.relocation import DELETED, EXPIRED, REPLACED
-from tieredstore.offline.split import Split, pieces_between
+from tieredstore.offline.jobs.engine import Engine
+from tieredstore.offline.scan.planning import (
+    SPLIT_BYTES,
+    LogExtent,
+    TierPlan,
+    WantedMessages,
+    extents_of,
+    offsets_between,
+)
+from tieredstore.offline.scan.relocation import DELETED, EXPIRED, REPLACED
+from tieredstore.offline.scan.split import Split, pieces_between
 from tieredstore.offline.tables.open_tier import OpenTier
-from tieredstore.offline.wanted_messages import WantedMessages
 
 PARTITIONS = "partitions"
 """In a ledger: how partitions are named; an older program's has no such line."""

@@ -25,8 +25,8 @@ from provider.errors import Corrupt
 from provider.names import is_directory, is_there
 from provider.posix.files import sync_directory
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.export.continuing import Reached
 from tieredstore.offline.export.day_files import TEMPORARY_SUFFIX, WrittenFile
+from tieredstore.offline.export.options import Reached
 
 LEDGER = "_tieredstore"
 FORMAT = 1

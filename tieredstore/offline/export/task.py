@@ -18,16 +18,15 @@ from container.errors import BytesMissing
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
-from tieredstore.offline.engine import Piece
-from tieredstore.offline.export.continuing import Span
 from tieredstore.offline.export.day_files import DAY_MS, DayFiles
 from tieredstore.offline.export.ledger import DoneTask, write_done
-from tieredstore.offline.export.options import NO_SKIPS, Skips
-from tieredstore.offline.relocation import Relocated
-from tieredstore.offline.scanner import scan, schema_of
-from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import LogGap, ScanReport, Split
-from tieredstore.reading.arrow_columns import TIME_MS_END
+from tieredstore.offline.export.options import NO_SKIPS, Skips, Span
+from tieredstore.offline.jobs.engine import Piece
+from tieredstore.offline.scan.relocation import Relocated
+from tieredstore.offline.scan.scanner import scan, schema_of
+from tieredstore.offline.scan.sources import source_of
+from tieredstore.offline.scan.split import LogGap, ScanReport, Split
+from tieredstore.reader.arrow_columns import TIME_MS_END
 
 STORE_TIMESTAMP, TAGS = "store_timestamp", "tags"
 

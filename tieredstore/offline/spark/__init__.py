@@ -11,7 +11,7 @@ Needs the extra `tieredstore[spark]`, and a Java machine where Spark itself runs
 Spark Connect, too: nothing here needs a SparkContext. `docs/spark.md` says what workers need.
 
 `options.py` says what may be given; `source.py` is what Spark calls, over `../tables/`;
-`stream_reader.py` and `stream_offsets.py` are the stream, `store_writer.py` and `write_options.py`
+`stream_reader.py` and `stream_offsets.py` are the stream, `store_writer.py` and `options.py`
 the writer, over `../writing/`, `engine.py` the engine. Nothing of Spark is imported before it is
 used.
 """

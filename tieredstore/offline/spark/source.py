@@ -17,7 +17,7 @@ from container.errors import Expired
 from provider.clock import SystemClock
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.spark import FORMAT
-from tieredstore.offline.spark.conversion import ToSpark
+from tieredstore.offline.spark.conversion import ToSpark, keep_what_is_loaded
 from tieredstore.offline.spark.options import (
     MESSAGES,
     TableOptions,
@@ -26,13 +26,11 @@ from tieredstore.offline.spark.options import (
     table_options,
 )
 from tieredstore.offline.spark.stream_reader import MessageStreamReader, RefusedStream
-from tieredstore.offline.spark.workers import keep_what_is_loaded
 from tieredstore.offline.tables.open_tier import OpenTier
-from tieredstore.offline.tables.parts import Part
-from tieredstore.offline.tables.planning import parts_of_table
+from tieredstore.offline.tables.planning import Part, parts_of_table
 from tieredstore.offline.tables.reading import rows_of
 from tieredstore.offline.tables.schemas import sql_types
-from tieredstore.reading.arrow import RecordBatch
+from tieredstore.reader.arrow import RecordBatch
 
 FRAME: Final = "the DataFrame or view"
 
@@ -77,8 +75,8 @@ class TieredStoreSource(DataSource):
             ConfigError, InUse: as `StoreWriter`; or an option is wrong.
         """
         # Each look at a table, and each query of a stream, is a new process that imports this.
+        from tieredstore.offline.spark.options import write_options  # noqa: PLC0415 - likewise
         from tieredstore.offline.spark.store_writer import StoreWriter  # noqa: PLC0415 - all of a store
-        from tieredstore.offline.spark.write_options import write_options  # noqa: PLC0415 - likewise
 
         return StoreWriter(write_options(self.options), schema, overwrite=overwrite)
 

@@ -8,11 +8,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.spark.write_options import WriteOptions, check_store
+from tieredstore.offline.spark.options import WriteOptions, check_store
 from tieredstore.offline.writing.appending import append_staged, discard_staged
 from tieredstore.offline.writing.new_rows import check_columns
 from tieredstore.offline.writing.staging import StagedPart, StagingOrder, stage
-from tieredstore.reading.arrow import RecordBatch
+from tieredstore.reader.arrow import RecordBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import orjson
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.offset_runs import Runs
+from tieredstore.offline.scan.split import Runs
 
 EARLIEST, LATEST = "earliest", "latest"
 Offsets = dict[str, int]

@@ -17,8 +17,8 @@ from container.names.queue_id import QueueId
 from provider.clock import Clock, SystemClock
 from provider.errors import NotFound
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.cutting import Selection
-from tieredstore.offline.spark.conversion import ToSpark
+from tieredstore.offline.scan.planning import Selection
+from tieredstore.offline.spark.conversion import ToSpark, keep_what_is_loaded
 from tieredstore.offline.spark.options import LATEST, StreamOptions
 from tieredstore.offline.spark.stream_offsets import (
     MARK,
@@ -39,11 +39,10 @@ from tieredstore.offline.spark.stream_offsets import (
     refuse_unknown_beginning,
     stretches,
 )
-from tieredstore.offline.spark.workers import keep_what_is_loaded
 from tieredstore.offline.tables.open_tier import OpenTier
-from tieredstore.offline.tables.parts import MessagesPart
+from tieredstore.offline.tables.planning import MessagesPart
 from tieredstore.offline.tables.reading import rows_of
-from tieredstore.reading.arrow import RecordBatch
+from tieredstore.reader.arrow import RecordBatch
 
 NEVER_S = float("-inf")
 

@@ -15,13 +15,17 @@ from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from provider.errors import NotFound
 from tieredstore.config.effective import Config
-from tieredstore.offline.cutting import Selection
-from tieredstore.offline.planning import TierPlan, plan_of
-from tieredstore.offline.sources import place_of
-from tieredstore.offline.split import TierPlace
-from tieredstore.offline.wanted_messages import TierAddress, WantedMessages
-from tieredstore.opening import AS_ARGUMENTS, existing_tier
-from tieredstore.reading.opened import OpenedTier, opened_tier
+from tieredstore.offline.scan.planning import (
+    Selection,
+    TierAddress,
+    TierPlan,
+    WantedMessages,
+    plan_of,
+)
+from tieredstore.offline.scan.sources import place_of
+from tieredstore.offline.scan.split import TierPlace
+from tieredstore.reader.readable_tier import OpenedTier, opened_tier
+from tieredstore.session.reader import AS_ARGUMENTS, existing_tier
 from tieredstore.threaded import Threaded
 
 

@@ -1,6 +1,8 @@
-"""The parts of a table: what of it each worker reads, chosen before any of it is read."""
+"""Parts of a table, one worker's share each, planned from metadata."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from container.metadata.object_names import object_name
 from container.metadata.records import IndexFile, Queue, Segment
@@ -10,11 +12,63 @@ from container.names.rocketmq import segment_name
 from container.record.unit import UNIT_BYTES
 from provider.errors import NotFound
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.split import LogPiece, TierPlace, pieces_between
+from tieredstore.offline.scan.planning import WantedMessages
+from tieredstore.offline.scan.split import ALL_TIMES, LogPiece, Split, TierPlace, pieces_between
 from tieredstore.offline.tables.open_tier import OpenTier
-from tieredstore.offline.tables.parts import KeysPart, MessagesPart, Part, RowsPart, UnitsPart
 from tieredstore.offline.tables.schemas import GAPS, KEYS, MESSAGES, SEGMENTS, UNITS
-from tieredstore.offline.wanted_messages import WantedMessages
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesPart:
+    """Messages of a stretch of one queue's log."""
+
+    split: Split
+    skips_damage: bool = False
+    """Whether damaged messages are passed over; else the first is an error."""
+    skips_expired: bool = False
+    """Whether messages that left the tier after the plan are passed over; else an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsPart:
+    """Units of one queue."""
+
+    queue: QueueId
+    offsets: tuple[int, int]
+    """Queue offsets `[from, to)`."""
+    pieces: tuple[LogPiece, ...]
+    """Where their bytes lie; positions are those of the flat file, 20 bytes an offset."""
+    place: TierPlace
+    generation: int | None = None
+    """As in `Split`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeysPart:
+    """Items of one index file."""
+
+    object_name: str
+    size: int
+    """Length of the file in bytes."""
+    topics: Mapping[int, str]
+    """Names of the topics that are wanted, by their numbers."""
+    queues: frozenset[QueueId | int] | None
+    """As `WantedMessages.queues`."""
+    place: TierPlace
+    is_ours: bool = True
+    """Whether a journal names the file; RocketMQ's own tiers have none."""
+    times_ms: tuple[int, int] = ALL_TIMES
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPart:
+    """Rows that the metadata have: those of `segments` and `gaps`."""
+
+    table: str
+    rows: tuple[Mapping[str, Any], ...]
+
+
+Part = MessagesPart | UnitsPart | KeysPart | RowsPart
 
 
 def parts_of_table(

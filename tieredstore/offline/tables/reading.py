@@ -20,19 +20,19 @@ from container.names.queue_id import QueueId, SegmentType
 from container.record.batch import decode_units
 from container.record.unit import UNIT_BYTES
 from provider.sequential import ByteSource, ObjectRange
-from tieredstore.offline.relocation import (
+from tieredstore.offline.scan.relocation import (
     PlannedQueue,
     Relocated,
     Relocator,
     expired,
     is_published,
 )
-from tieredstore.offline.scanner import scan
-from tieredstore.offline.sources import source_of
-from tieredstore.offline.split import LogGap, LogPiece
-from tieredstore.offline.tables.parts import KeysPart, MessagesPart, Part, RowsPart, UnitsPart
+from tieredstore.offline.scan.scanner import scan
+from tieredstore.offline.scan.sources import source_of
+from tieredstore.offline.scan.split import LogGap, LogPiece
+from tieredstore.offline.tables.planning import KeysPart, MessagesPart, Part, RowsPart, UnitsPart
 from tieredstore.offline.tables.schemas import KEYS, SCHEMAS, UNITS
-from tieredstore.reading.arrow import RecordBatch
+from tieredstore.reader.arrow import RecordBatch
 
 LOGGER = logging.getLogger("tieredstore.offline.tables")
 UNITS_AT_ONCE = 1 << 17

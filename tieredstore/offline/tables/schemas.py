@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from tieredstore.config.sources import ConfigError
-from tieredstore.reading.arrow_columns import SCHEMA
+from tieredstore.reader.arrow_columns import SCHEMA
 
 MESSAGES, UNITS, KEYS, SEGMENTS, GAPS = "messages", "units", "keys", "segments", "gaps"
 _TIME = pa.timestamp("ms", tz="UTC")

@@ -16,12 +16,12 @@ from provider.names import is_there
 from provider.posix.files import posix_errors
 from tieredstore.config.effective import Config
 from tieredstore.hot.encoding import NewMessage
-from tieredstore.hot.topics import TopicsFile
+from tieredstore.hot.log.topics import TopicsFile
 from tieredstore.offline.writing.ledger import Ledger, WritePlan
 from tieredstore.offline.writing.new_rows import StagedRow, number_in, queue_for, stamp_of
 from tieredstore.offline.writing.staging import StagedPart, staged_rows
 from tieredstore.store.configured import plan_store
-from tieredstore.store.local_read import ReadLimits
+from tieredstore.store.local import ReadLimits
 from tieredstore.store.plugins import opened
 from tieredstore.store.protocol import MessageStore
 

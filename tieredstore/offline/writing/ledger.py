@@ -11,7 +11,7 @@ import orjson
 from provider.errors import Corrupt
 from provider.names import is_there
 from provider.posix.files import posix_errors
-from tieredstore.hot.files import replace_file
+from tieredstore.hot.log.files import replace_file
 
 DIRECTORY: Final = "writes"
 STAGED: Final = "staged"

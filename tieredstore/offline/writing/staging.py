@@ -18,7 +18,7 @@ from provider.posix.files import posix_errors, sync_directory
 from tieredstore.hot.encoding import MessageRefused
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.offline.writing.new_rows import RowChecker, StagedRow
-from tieredstore.reading.arrow import RecordBatch
+from tieredstore.reader.arrow import RecordBatch
 
 _SCHEMA = pa.schema([
     ("topic", pa.string()),

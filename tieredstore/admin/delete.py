@@ -1,0 +1,191 @@
+"""Deletion of topics by command: from a store directory with its tier, or from a tier alone."""
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from container.tier import Tier
+from dispatcher.topic_filter import own_topics
+from provider.clock import Clock
+from provider.errors import NotFound
+from provider.names import is_directory
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.lifetime import running
+from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.session.owner import open_owner
+from tieredstore.session.reader import existing_tier
+from tieredstore.session.takeover import refuse_living_owner
+from tieredstore.store.configured import plan_store
+from tieredstore.store.levels import Level
+from tieredstore.store.plugins import opened
+from tieredstore.store.topic_deletion import deletable
+
+LOGGER = logging.getLogger("tieredstore.owner")
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """What there is of a topic before it is deleted."""
+
+    topic: str
+    store_queues: int
+    """Queues that the store directory has."""
+    tier_queues: int
+    """Queues that the tier has."""
+    tier_messages: int
+    """Messages of them that can be read."""
+    tier_bytes: int
+    """Length of their records together."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is anything of it."""
+        return self.store_queues + self.tier_queues > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where topics are deleted: in a store directory, in a tier, or in both."""
+
+    config: Config
+    store: Path | None
+    has_tier: bool
+
+
+def places_of(config: Config, *, tier_only: bool) -> Places:
+    """The store and the tier that are configured and there. Blocks for some listings.
+
+    Raises:
+        ConfigError: none is named; or there is no store where one is named; or several brokers fit.
+        NotFound: a tier alone is named, and there is none.
+    """
+    names_store = config.gives("storePathRootDir") and not tier_only
+    names_tier = config.gives("tieredStoreFilePath")
+    if not (names_store or names_tier):
+        raise ConfigError(
+            "nothing is named to delete from: give storePathRootDir, tieredStoreFilePath or both, "
+            "in the file given to --conf or with -D"
+        )
+    if not names_store:
+        return Places(existing_tier(config), None, has_tier=True)
+    store = config.store_dir
+    if not is_directory(store / "consumequeue"):
+        raise ConfigError(
+            f"there is no store in {store} (storePathRootDir): --tier-only leaves the store alone"
+        )
+    if names_tier:
+        try:
+            return Places(existing_tier(config), store, has_tier=True)
+        except NotFound:
+            pass  # nothing was tiered yet, and a tier is not begun to delete from it
+    return Places(config, store, has_tier=False)
+
+
+async def topics_in(places: Places, topics: Collection[str]) -> Sequence[DeletedTopic]:
+    """What there is of each topic, in order. Reads names in the store, and the tier's metadata.
+
+    Raises:
+        ValueError: one of them is a system topic that is not there.
+        StoreError: the tier cannot be read.
+    """
+    wanted = sorted(deletable(topics, held=topics))
+    local = {} if places.store is None else await asyncio.to_thread(_local, places.store, wanted)
+    found = [DeletedTopic(name, local.get(name, 0), 0, 0, 0) for name in wanted]
+    if places.has_tier:
+        async with ReadableTier(lambda: places.config) as tier:
+            found = [_with_tier(tier, one) for one in found]
+    own = own_topics(places.config.cluster, places.config.broker)
+    deletable(topics, own, {one.topic for one in found if one.is_there})
+    return found
+
+
+def _with_tier(tier: ReadableTier, one: DeletedTopic) -> DeletedTopic:
+    """The same with what the tier has of the topic."""
+    queues = tier.queues(one.topic) if one.topic in tier.topics() else []
+    return replace(
+        one,
+        tier_queues=len(queues),
+        tier_messages=sum(queue.messages for queue in queues),
+        tier_bytes=sum(queue.commit_log_bytes for queue in queues),
+    )
+
+
+def _local(store: Path, topics: Collection[str]) -> dict[str, int]:
+    """How many queues a store directory has of each topic."""
+    counts: dict[str, int] = {}
+    for topic in topics:
+        directory = store / "consumequeue" / topic
+        counts[topic] = len(list(directory.iterdir())) if is_directory(directory) else 0
+    return counts
+
+
+async def delete_topics(
+    places: Places, topics: Collection[str], *, clock: Clock, take_over: bool
+) -> bool:
+    """Delete topics where they are; nothing is tiered meanwhile. Calling it again completes it.
+
+    Returns whether it deleted files that an interrupted deletion had left in the tier.
+
+    Raises:
+        InUse: another process writes the store.
+        Owned: a process that lives owns the tier; nothing was deleted.
+        ConfigError, StoreError: as `TieredMessageStore`, `open_owner` and `Tier.delete_topic`.
+    """
+    config = places.config
+    if places.has_tier and not take_over:
+        await refuse_living_owner(config, clock=clock)
+    if places.store is None:
+        return await _delete_from_tier(config, topics, clock=clock, take_over=take_over)
+    context, layers = await asyncio.to_thread(
+        lambda: plan_store(
+            config,
+            clock=clock,
+            take_over=take_over,
+            tiers=places.has_tier,
+            level=Level.DISABLE,
+            continues=False,
+        )
+    )
+    async with opened(context, layers):
+        await layers.outermost.delete_topics(topics)
+    if places.has_tier and layers.tiered is None:  # no plug-in of the configuration tiers
+        return await _delete_from_tier(config, topics, clock=clock, take_over=take_over)
+    return False
+
+
+async def _delete_from_tier(
+    config: Config, topics: Collection[str], *, clock: Clock, take_over: bool
+) -> bool:
+    async with (
+        open_owner(config, clock=clock, take_over=take_over) as tier,
+        running([tier.run]),
+    ):
+        due = _due(tier, now_ms=clock.now_ms())
+        try:
+            for topic in sorted(topics):
+                await tier.delete_topic(topic)
+        finally:
+            await tier.close()
+        _tell_of_objects_left(tier, now_ms=clock.now_ms())
+        return bool(due) and not due & tier.state.tombstones.keys()
+
+
+def _due(tier: Tier, *, now_ms: int) -> set[str]:
+    """Objects that an earlier owner was to delete by now."""
+    dead = tier.state.tombstones.values()
+    return {one.object_name for one in dead if one.not_before_ms <= now_ms}
+
+
+def _tell_of_objects_left(tier: Tier, *, now_ms: int) -> None:
+    """Say why objects are still there that should have gone by the end of the command."""
+    left = [
+        one for one in tier.state.tombstones.values() if one.tries or one.not_before_ms <= now_ms
+    ]
+    if left:
+        why = tier.upkeep.undeleted or "the storage took too long"
+        LOGGER.warning(
+            "what was deleted stays in the storage until a later owner can delete it: %s", why
+        )

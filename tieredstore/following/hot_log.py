@@ -1,0 +1,583 @@
+"""Hot log of another process: polls of its store directory, and the port to the dispatcher."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self, TypeVar
+
+from container.names.queue_id import QueueId
+from container.record.batch import MessageBatch
+from container.record.unit import Units
+from dispatcher.ports import HotQueue, Wanted, WantedUnits
+from dispatcher.topic_filter import TopicFilter
+from provider.clock import Clock
+from provider.errors import Closed, Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
+from provider.names import is_there
+from provider.posix.files import BufferPool
+from provider.ranges import QueueOffset
+from tieredstore.following.directory.layout import has_rocksdb_queues
+from tieredstore.following.directory.log_directories import open_layout
+from tieredstore.following.directory.queues import QueueDirectories
+from tieredstore.following.log.commit_log import CommitLogFiles
+from tieredstore.following.log.confirmation import confirmed_now
+from tieredstore.following.log.followed_log import FollowedLog
+from tieredstore.following.log.mapped_files import MappedFiles
+from tieredstore.following.log.round_read import BodyCheck, gather_round
+from tieredstore.following.log_reader.log_scan import Remembered
+from tieredstore.following.log_reader.logged_queues import LoggedQueues
+from tieredstore.following.options import HotLogOptions
+from tieredstore.following.queues.followed_queues import FollowedQueues
+from tieredstore.following.queues.poll_schedule import LookSchedule
+from tieredstore.following.queues.tail import LookTime
+from tieredstore.following.statistics import ScanStatistics
+
+NO_QUEUES = (
+    "{} is missing or has no queues, though the CommitLog has messages: none can be tiered; copy "
+    "it from where the CommitLog is from, or let a broker start on this store, which makes it anew"
+)
+
+
+class StoreScan:
+    """The state of following one store. `poll` and what it calls hold one lock; reads hold none."""
+
+    def __init__(
+        self,
+        root: Path,
+        options: HotLogOptions,
+        topics: TopicFilter,
+        clock: Clock | None = None,
+    ) -> None:
+        """Find the store's directories and take up earlier pins.
+
+        `clock` measures what looks cost; without one they count as free.
+
+        Raises:
+            NotAStore: `root` holds no RocketMQ store that can be followed.
+            Denied: the place for pins does not do, or something may not be read.
+            Unavailable: something cannot be read right now.
+        """
+        self._options = options
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._layout = open_layout(root, options)
+        self.statistics = ScanStatistics()
+        self._files = MappedFiles(options.files_mapped_max, options.resident_bytes_max)
+        self._buffers = BufferPool(options.buffer_bytes_max)
+        self._log = FollowedLog(self._files, self._layout.commit_logs, options, self.statistics)
+        self._queues = self._queues_of(topics)
+        self._bodies = BodyCheck(self._log.files, self.statistics, self._lock)
+        self._known_position = 0
+        """Where the CommitLog ended before the last look at all directories and queues."""
+        self._scanned_position = -1
+        """Where the CommitLog ended when the directories were looked at."""
+        self._low = 0
+        """First byte that may have held an untiered message when all queues were looked at."""
+        self._all_is_wanted = False
+        """Whether the next poll is to look at all there is, whatever it costs."""
+        self._schedule = LookSchedule(
+            settle_s=options.settle_s_max,
+            scan_s_min=options.scan_s_min,
+            scan_s_max=options.scan_s_max,
+        )
+
+    def __repr__(self) -> str:
+        return f"<StoreScan {self._layout.root}: {self._queues}, {self._log}, {self._files}>"
+
+    def check(self) -> None:
+        """Assert what holds between two polls, here and in everything below. O(files).
+
+        S1  The settled part of the CommitLog, below which pins may go, is not beyond its end.
+        """
+        with self._lock:
+            assert self._known_position <= self._log.tail.position, f"S1: {self}"
+            self._queues.check()
+            self._schedule.check()
+            self._log.check()
+            self._files.check()
+            self._buffers.check()
+
+    @property
+    def log(self) -> CommitLogFiles:
+        """The CommitLog as bytes."""
+        return self._log.files
+
+    @property
+    def queues(self) -> Mapping[QueueId, HotQueue]:
+        """What the last poll saw of each queue."""
+        return self._queues.told.known
+
+    def poll(self, now_s: float) -> dict[QueueId, HotQueue]:
+        """Bring `queues` up to date; returns those that changed.
+
+        A queue whose own files cannot be read is UNREADABLE until they can be; the others are
+        polled all the same.
+
+        Raises:
+            Unavailable, Denied: the log cannot be read right now.
+            Closed: another one took its place.
+        """
+        with self._looking():
+            return self._poll(now_s)
+
+    def look_anew(self, queues: Collection[QueueId]) -> dict[QueueId, HotQueue]:
+        """See `HotLog.look_anew`; returns those that changed by it.
+
+        Raises:
+            Unavailable, Denied, Closed: as `poll`.
+        """
+        with self._looking():
+            self.statistics.looks_anew += 1
+            self._log.check_identity()
+            self._files.forget_all()
+            self._log.files.forget()
+            self._log.scan(lambda: self._low)
+            now_s = 0.0 if self._clock is None else self._clock.monotonic_s()
+            return self._queues.publish(self._queues.look_anew(queues, self._moment(now_s)))
+
+    @contextmanager
+    def _looking(self) -> Generator[None]:
+        """One look at a time; what goes during it is looked for by the next."""
+        try:
+            with self._lock:
+                yield
+        except (NotFound, OutOfRange) as error:
+            raise Unavailable(
+                f"it changed during the look: {error}", str(self._layout.root)
+            ) from error
+
+    def _poll(self, now_s: float) -> dict[QueueId, HotQueue]:
+        log, queues = self._log, self._queues
+        self.statistics.polls += 1
+        log.check_identity()
+        begun = log.tail.position
+        schedule = self._schedule
+        if self._all_is_wanted:
+            self._all_is_wanted = False
+            schedule.look_now()
+        if queues.take_doubt():
+            schedule.look_soon(now_s)
+        is_due = schedule.is_full_look_due(now_s)
+        if is_due or log.has_news():
+            log.scan(lambda: self._low)
+        found = self._scan_queues(now_s) if is_due else {}
+        self._note_growth(now_s)
+        if is_due:
+            self.statistics.troubles = self._troubles()
+        looks_at_all = schedule.looks_at_all(now_s)
+        named = schedule.named(now_s)
+        if looks_at_all or named or queues.has_report:
+            found |= queues.look(self._moment(now_s), None if looks_at_all else named)
+        changed = queues.publish(found)
+        if is_due:  # only now: what failed half way is looked at again at once
+            self._known_position = begun
+            self._low = self._first_needed()
+            log.sync_pins(lambda: self._low)
+        if looks_at_all:
+            ended_s = now_s if self._clock is None else self._clock.monotonic_s()
+            schedule.looked_at_all(now_s, ended_s, is_full=is_due)
+        return changed
+
+    def look_at_all(self) -> None:
+        """See `RocketMqHotLog.look_at_all`. Never waits for a poll that is under way."""
+        self._all_is_wanted = True
+
+    def has_news(self, now_s: float) -> bool:
+        """Whether a poll may find something. One small read, no lock held."""
+        return not self._schedule.is_settled(now_s) or self.has_more or self._log.has_news()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a poll left a part of the CommitLog unread that it could have read."""
+        return isinstance(self._queues, LoggedQueues) and self._queues.has_more
+
+    @property
+    def is_of_log_alone(self) -> bool:
+        """Whether the store has no ConsumeQueue files."""
+        return isinstance(self._queues, LoggedQueues)
+
+    @property
+    def read_position(self) -> int:
+        """Up to where a store without ConsumeQueue files was read; 0 for others."""
+        return self._queues.position if isinstance(self._queues, LoggedQueues) else 0
+
+    def resume(self, remembered: Remembered) -> None:
+        """Begin near the end of the log; before the first poll. See `RocketMqHotLog.resume`."""
+        if isinstance(self._queues, LoggedQueues):
+            self._queues.resume(remembered)
+
+    def remembered(self) -> Remembered | None:
+        """See `RocketMqHotLog.remembered`."""
+        if not isinstance(self._queues, LoggedQueues):
+            return None
+        with self._lock:
+            return self._queues.remembered()
+
+    def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
+        """See `FollowedQueues.references`."""
+        return self._queues.references(queue, start, messages_max)
+
+    def references_of_queues(self, wanted: Sequence[WantedUnits]) -> list[Units | StoreError]:
+        """See `HotLog.references_of_queues`.
+
+        Raises:
+            Closed: the log was replaced.
+        """
+        answers: list[Units | StoreError] = []
+        for one in wanted:
+            try:
+                answers.append(self._queues.references(*one))
+            except Closed:
+                raise
+            except StoreError as error:
+                answers.append(error)
+        return answers
+
+    def records(self, wanted: Sequence[Wanted]) -> list[MessageBatch | StoreError]:
+        """See `HotLog.records`; what fails is reported to the next poll."""
+        answers = gather_round(
+            self._log.files,
+            wanted,
+            bytes_max=self._options.round_bytes_max,
+            buffers=self._buffers,
+        )
+        for item, answer in zip(wanted, answers, strict=True):
+            if isinstance(answer, Corrupt):
+                self._queues.report_damage(item.queue, item.start, str(answer))
+            elif isinstance(answer, Unavailable | Denied):
+                self._queues.report(item.queue, item.start)
+            elif self._options.checks_bodies and isinstance(answer, MessageBatch):
+                self._bodies.look(item, answer)
+        self._log.check_identity()  # after the copy: it is of the log that was followed
+        return answers
+
+    def release(self, queue: QueueId, offset: QueueOffset) -> None:
+        """Everything of `queue` below `offset` is tiered; its pins go with the next scan."""
+        self._queues.release(queue, offset)
+
+    def close(self) -> None:
+        """Close files and mappings. Idempotent."""
+        self._files.close()
+        self._log.files.close()
+        if isinstance(self._queues, LoggedQueues):
+            self._queues.close()
+
+    def _queues_of(self, topics: TopicFilter) -> FollowedQueues | LoggedQueues:
+        layout, log, lock = self._layout, self._log, self._lock
+        if self._options.queues_in_rocksdb or has_rocksdb_queues(layout):
+            return LoggedQueues(log, layout, topics.excludes, self.statistics, lock)
+        directories = QueueDirectories(layout, topics.excludes)
+        return FollowedQueues(log, self._files, directories, self.statistics, lock)
+
+    def _scan_queues(self, now_s: float) -> dict[QueueId, HotQueue]:
+        position = self._log.tail.position
+        has_grown = not self._schedule.is_settled(now_s) or self._scanned_position != position
+        found = self._queues.scan(has_grown=has_grown)
+        self._scanned_position = position
+        return found
+
+    def _note_growth(self, now_s: float) -> None:
+        """If records came, whose; where that is not known, all queues may have news."""
+        if isinstance(self._queues, LoggedQueues):
+            if self._log.tail.has_grown(self._log.files):
+                self._schedule.grew(now_s, None)
+            return
+        if not self._log.tail.reach(self._log.files, 0):
+            return
+        passed = self._log.tail.take_passed()
+        named = {self._log.files.queue_of(*record) for record in passed.records}
+        if not passed.is_all or None in named or self._options.replicated:
+            self._schedule.grew(now_s, None)
+            return
+        queues = {queue for queue in named if queue is not None}
+        self._schedule.grew(now_s, queues)
+        if not all(self._queues.has(queue) for queue in queues):
+            self._schedule.look_soon(now_s)
+
+    def _first_needed(self) -> int:
+        # One file below what was there before the directories were looked at: the unit of a record
+        # there may not have been seen yet, nor the directory of its queue.
+        return self._queues.first_needed(self._known_position - self._log.file_bytes)
+
+    def _troubles(self) -> list[str]:
+        """What keeps topics from being looked for; all of them, where messages have no queue."""
+        found = self._queues.found
+        if isinstance(self._queues, LoggedQueues):
+            return sorted(found.troubles)
+        has_queues = found.queues or found.refused or found.excluded or found.troubles
+        if has_queues or self._queues.has_deleted or self._log.is_empty:
+            return sorted(found.troubles)
+        return [NO_QUEUES.format(self._layout.consume_queue)]
+
+    def _moment(self, now_s: float) -> LookTime:
+        """The time of a look, and what is known of the broker."""
+        confirmed = None
+        if self._options.replicated:
+            confirmed = confirmed_now(
+                self._files,
+                self._layout,
+                hold_s=self._options.unconfirmed_s_max,
+                now_ms=0 if self._clock is None else self._clock.now_ms(),
+                last_ms=self._queues.newest_ms,
+            )
+        return LookTime(now_s, confirmed, not is_there(self._layout.abort))
+
+
+T = TypeVar("T")
+LOGGER = logging.getLogger("tieredstore.following")
+TOLD_EVERY_S = 10.0
+
+
+class RocketMqHotLog:
+    """Follows a Java broker's store directory, whether the broker runs, stopped or crashed.
+
+    Implements `dispatcher.ports.HotLog`. Opens nothing for writing and creates nothing in the
+    directory. Everything that may touch a cold page runs in a few threads; cancelling a call
+    leaves its thread to finish, which changes nothing that a caller sees.
+    """
+
+    def __init__(
+        self,
+        scan: StoreScan,
+        *,
+        options: HotLogOptions,
+        clock: Clock,
+        executor: Executor,
+        owned: ThreadPoolExecutor | None,
+    ) -> None:
+        self._scan = scan
+        self._options = options
+        self._clock = clock
+        self._executor = executor
+        self._owned = owned
+        self._polling = asyncio.Lock()
+        self._unreported: dict[QueueId, HotQueue] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<RocketMqHotLog {self._scan!r}{', closed' if self._closed else ''}>"
+
+    @classmethod
+    async def open(
+        cls,
+        store_dir: Path,
+        *,
+        options: HotLogOptions,
+        clock: Clock,
+        cluster: str,
+        broker: str,
+        topics: TopicFilter | None = None,
+        executor: Executor | None = None,
+    ) -> Self:
+        """Find the store; the first `poll` looks at its queues.
+
+        Args:
+            store_dir: the broker's `storePathRootDir`.
+            options: how to follow it.
+            clock: what `poll` and `wait` measure time by.
+            cluster: the broker's `brokerClusterName`; the topic of that name is not tiered.
+            broker: its `brokerName`, likewise.
+            topics: what the dispatcher never tiers, RocketMQ's rule if None. Such topics cost
+                nothing here: their directories are not read and their messages not pinned.
+            executor: threads to work in; own ones, which `close` ends, if None.
+
+        Raises:
+            NotAStore: the directory holds no RocketMQ store that can be followed.
+            Denied: the place for pins does not do, or something may not be read.
+            Unavailable: something cannot be read right now.
+        """
+        owned = None
+        if executor is None:
+            executor = owned = ThreadPoolExecutor(options.threads, thread_name_prefix="hot-log")
+        chosen = topics if topics is not None else TopicFilter(cluster, broker)
+        loop = asyncio.get_running_loop()
+        opening = loop.run_in_executor(executor, StoreScan, store_dir, options, chosen, clock)
+        opened = False
+        try:
+            scan = await opening
+            opened = True
+        finally:
+            if owned is not None and not opened:
+                owned.shutdown(wait=False)
+        return cls(scan, options=options, clock=clock, executor=executor, owned=owned)
+
+    @property
+    def statistics(self) -> ScanStatistics:
+        """What following cost and found so far."""
+        return self._scan.statistics
+
+    def check(self) -> None:
+        """Assert the invariants that hold between two polls. For tests; blocks.
+
+        Raises:
+            AssertionError: one does not hold; it is named.
+        """
+        self._scan.check()
+
+    async def poll(self) -> Sequence[HotQueue]:
+        """Look for new messages and new queues; returns the queues that changed since last time.
+
+        8 bytes are read when nothing happened; else a unit for each queue. A poll that is
+        cancelled loses nothing: the next one returns its changes too.
+
+        Raises:
+            Unavailable, Denied: the log cannot be read right now.
+            Closed: it was closed, or its CommitLog was replaced: open it again.
+        """
+        async with self._polling:
+            await self._poll_to_end()
+            changed, self._unreported = self._unreported, {}
+            return list(changed.values())
+
+    async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
+        """What there is of these queues by a look that keeps nothing; see `HotLog.look_anew`.
+
+        Costs a first look at these queues, and a `stat` of every topic; with pins a walk through
+        the pinned files that lie below their ConsumeQueue files (see `units_in`).
+
+        Raises:
+            Unavailable, Denied, Closed: as `poll`.
+        """
+        async with self._polling:
+            await self._do(lambda: self._look_anew(queues))
+            return [seen for queue in queues if (seen := self.queue(queue)) is not None]
+
+    def look_at_all(self) -> None:
+        """Let the next poll see all that is there; polls leave queues to later ones to save time.
+
+        Waits for nothing, also where a poll does not come back.
+        """
+        self._scan.look_at_all()
+
+    async def wait(self, seconds: float) -> None:
+        """Return when there may be something new, or after `seconds`, whichever is first.
+
+        Writes through a mapping raise no inotify events, so this looks at the CommitLog's end
+        every `poll_s_max` seconds.
+
+        Raises:
+            Unavailable, Denied, Closed: as `poll`.
+        """
+        end_s = self._clock.monotonic_s() + seconds
+        while True:
+            left_s = end_s - self._clock.monotonic_s()
+            await self._clock.sleep(min(left_s, self._options.poll_s_max))
+            now_s = self._clock.monotonic_s()
+            if now_s >= end_s or await self._do(lambda: self._scan.has_news(now_s)):  # noqa: B023 - awaited before now_s changes
+                return
+
+    def queue(self, queue: QueueId) -> HotQueue | None:
+        """What the last poll saw of one queue; None if there is none of that name."""
+        return self._scan.queues.get(queue)
+
+    async def references(self, queue: QueueId, start: QueueOffset, *, messages_max: int) -> Units:
+        """Units of `[start, start + n)`, 1 <= n <= messages_max; positions are the CommitLog's.
+
+        May end before `messages_max`: at a unit that cannot be right, which then comes alone.
+
+        Raises:
+            OutOfRange: `start` is not within the queue, or its files were deleted meanwhile.
+            Corrupt: the ConsumeQueue file was truncated.
+            Unavailable, Denied, Closed: as `poll`.
+        """
+        return await self._do(lambda: self._scan.references(queue, start, messages_max))
+
+    async def references_of_queues(
+        self, wanted: Sequence[WantedUnits]
+    ) -> Sequence[Units | StoreError]:
+        """Units of several queues in one thread; what `references` raises is an answer here.
+
+        Raises:
+            Closed: as `poll`.
+        """
+        return await self._do(lambda: self._scan.references_of_queues(wanted))
+
+    async def records_of_round(
+        self, wanted: Sequence[Wanted]
+    ) -> Sequence[MessageBatch | StoreError]:
+        """Copy and verify the records of all `wanted` in one thread; see `HotLog`.
+
+        Takes `round_bytes_max` bytes at most over all, and at least one message of each. A queue
+        answered by Corrupt is DAMAGED from the next poll on if that record is at or above the
+        released offset: still to be tiered.
+
+        Raises:
+            Closed: as `poll`.
+        """
+        return await self._do(lambda: self._scan.records(wanted))
+
+    @property
+    def is_of_log_alone(self) -> bool:
+        """Whether queues are made from the CommitLog, for the store has no ConsumeQueue files."""
+        return self._scan.is_of_log_alone
+
+    async def read_ahead(self) -> None:
+        """Do what a first poll has to: a store without ConsumeQueue files is read to its end.
+
+        That may take long, and whoever waits for a poll may have less patience. For other stores
+        nothing is done. Says every `TOLD_EVERY_S` how far it is.
+
+        Raises:
+            Unavailable, Denied, Closed: as `poll`, which goes on there.
+        """
+        if self.is_of_log_alone:
+            async with self._polling:
+                await self._poll_to_end()
+
+    async def resume(self, remembered: Remembered) -> None:
+        """Begin where an earlier process came to; before the first poll.
+
+        Else a store without ConsumeQueue files has its whole CommitLog read at the first poll; so
+        it is where `remembered` does not fit the log. Does nothing for other stores.
+
+        Args:
+            remembered: what `remembered` returned then, if no message was taken out of the tier
+                since.
+        """
+        await self._do(lambda: self._scan.resume(remembered))
+
+    async def remembered(self) -> Remembered | None:
+        """What spares a later process to read the CommitLog from its beginning; see `resume`.
+
+        None before the first poll, and where queues have files. Blocks on polls.
+
+        Raises:
+            Closed: as `poll`.
+        """
+        return await self._do(self._scan.remembered)
+
+    async def release(self, queue: QueueId, offset: QueueOffset) -> None:
+        """Everything of `queue` below `offset` is durable in the tier: its pins may go."""
+        self._scan.release(queue, offset)
+
+    async def close(self) -> None:
+        """Close files, mappings and own threads; pins stay for the next start. Idempotent."""
+        self._closed = True
+        self._scan.close()
+        if self._owned is not None:
+            self._owned.shutdown(wait=False)
+
+    async def _poll_to_end(self) -> None:
+        """Poll until nothing is left unread: what there is belongs to one poll, however much."""
+        await self._do(self._poll)
+        told_s = self._clock.monotonic_s()
+        while self._scan.has_more:
+            await self._do(self._poll)
+            if self._clock.monotonic_s() - told_s >= TOLD_EVERY_S:
+                told_s = self._clock.monotonic_s()
+                at, end = self._scan.read_position, self._scan.log.table.end
+                LOGGER.info("the CommitLog is read to find its queues: %d of %d bytes", at, end)
+
+    def _poll(self) -> None:
+        self._unreported |= self._scan.poll(self._clock.monotonic_s())
+
+    def _look_anew(self, queues: Collection[QueueId]) -> None:
+        self._unreported |= self._scan.look_anew(queues)
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        if self._closed:
+            raise Closed("the hot log was closed", repr(self._scan))
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)

@@ -1,1 +1,0 @@
-"""A broker's ConsumeQueues: their files, their ends, and where they begin."""

@@ -1,1 +1,0 @@
-"""The queues of a store whose ConsumeQueues cannot be read, made from its CommitLog alone."""

@@ -1,0 +1,207 @@
+"""Dispatcher source of our own hot log, bounded by the durable watermark."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+from container.names.queue_id import QueueId
+from container.record.batch import MessageBatch
+from container.record.unit import Units
+from dispatcher.ports import HotQueue, HotQueueState, Wanted, WantedUnits
+from dispatcher.topic_filter import TopicFilter
+from provider.clock import Clock, wait_at_most
+from provider.errors import Corrupt, StoreError
+from provider.ranges import QueueOffset
+from tieredstore.following.hot_log import RocketMqHotLog
+from tieredstore.following.options import HotLogOptions
+from tieredstore.following.statistics import ScanStatistics
+from tieredstore.hot.hot_log import HotLog
+from tieredstore.hot.log.commit_log import REPAIR
+
+FOLLOWING = HotLogOptions(scan_s_min=0.1)
+"""New queues show within 0.1 s; looking for them takes 0.5 % of the time at most."""
+
+
+OpenReader = Callable[[], Awaitable[RocketMqHotLog]]
+
+
+@asynccontextmanager
+async def open_feed(
+    log: HotLog,
+    *,
+    clock: Clock,
+    cluster: str,
+    broker: str,
+    options: HotLogOptions = FOLLOWING,
+    topics: TopicFilter | None = None,
+) -> AsyncGenerator["HotLogFeed"]:
+    """What the dispatcher takes from `log`, which is open as long; see `RocketMqHotLog.open`.
+
+    Raises:
+        Denied, Unavailable: the store directory cannot be read.
+    """
+    topics = topics or TopicFilter(cluster, broker)
+    open_reader = partial(
+        RocketMqHotLog.open,
+        log.root,
+        options=replace(options, commit_log_path=str(log.commit_log)),
+        clock=clock,
+        cluster=cluster,
+        broker=broker,
+        topics=topics,
+    )
+    feed = HotLogFeed(log, await open_reader(), clock, topics, open_reader)
+    try:
+        yield feed
+    finally:
+        await feed.close()
+
+
+class HotLogFeed:
+    """Implements `dispatcher.ports.HotLog` over a log that this process writes.
+
+    Only durable messages are told of, so that a power failure never leaves the tier ahead of the
+    log. Instead of polling, `wait` is woken when messages became durable.
+    """
+
+    def __init__(
+        self,
+        log: HotLog,
+        reader: RocketMqHotLog,
+        clock: Clock,
+        topics: TopicFilter,
+        open_reader: OpenReader,
+    ) -> None:
+        self._log = log
+        self._reader = reader
+        self._open_reader = open_reader
+        self._clock = clock
+        self._topics = topics
+        self._seen: dict[QueueId, HotQueue] = {}
+        self._told: dict[QueueId, HotQueue] = {}
+        self._released: dict[QueueId, int] = {}
+        self._surveyed = False
+        """Whether the next poll returns all queues, as the first one does."""
+
+    def __repr__(self) -> str:
+        return f"<HotLogFeed of {self._log!r}>"
+
+    @property
+    def statistics(self) -> ScanStatistics:
+        """What the reader found in the directory, and what it cannot read now."""
+        return self._reader.statistics
+
+    async def poll(self) -> Sequence[HotQueue]:
+        """Queues that have more durable messages, or another state, than the last poll told."""
+        for seen in await self._reader.poll():
+            self._seen[seen.id] = seen
+        changed: list[HotQueue] = []
+        is_first, self._surveyed = self._surveyed, False
+        for queue, seen in self._seen.items():
+            now = self._durable(seen)
+            if is_first or now != self._told.get(queue):
+                self._told[queue] = now
+                changed.append(now)
+        return changed
+
+    async def survey(self) -> Sequence[HotQueue]:
+        """All queues that the log has durable messages of; a later poll returns them all the same.
+
+        Raises:
+            Unavailable, Denied: the store directory cannot be read.
+        """
+        await self.poll()
+        found = list(self._told.values())
+        self._surveyed = True
+        return found
+
+    async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
+        """What the directory has of these queues by a look that keeps nothing; see `HotLog`."""
+        found = [self._durable(seen) for seen in await self._reader.look_anew(queues)]
+        self._told |= {seen.id: seen for seen in found}
+        return found
+
+    def _durable(self, seen: HotQueue) -> HotQueue:
+        """The part of a queue that is durable."""
+        end = min(seen.max_offset, max(self._log.durable_offset(seen.id), seen.min_offset))
+        detail = seen.detail
+        if seen.state is HotQueueState.DAMAGED:
+            detail = f"{detail}: {REPAIR}"
+        return replace(seen, max_offset=QueueOffset(end), detail=detail)
+
+    @asynccontextmanager
+    async def without(self, topics: Collection[str]) -> AsyncGenerator[None]:
+        """Forget topics that the block deletes from the log; nobody polls or reads meanwhile.
+
+        A new reader goes on afterwards: it does not know that queues of these names were there, so
+        nothing of them is told as lost. Its first poll looks at all queues.
+
+        Raises:
+            Denied, Unavailable: the store directory cannot be read; the block is not entered.
+        """
+        reader = await self._open_reader()
+        try:
+            yield
+        finally:
+            old, self._reader = self._reader, reader
+            self._seen.clear()
+            for known in (self._told, self._released):
+                for queue in [queue for queue in known if queue.topic in topics]:
+                    del known[queue]
+            for queue, offset in self._released.items():
+                await reader.release(queue, QueueOffset(offset))
+            await old.close()
+
+    def look_at_all(self) -> None:
+        """Let the next poll tell of all that is durable; see `RocketMqHotLog.look_at_all`."""
+        self._reader.look_at_all()
+
+    async def wait(self, seconds: float) -> None:
+        """Return when messages became durable, or after `seconds`, whichever is first."""
+        await wait_at_most(self._clock, seconds, self._log.news.wait())
+        self._log.news.clear()
+
+    def queue(self, queue: QueueId) -> HotQueue | None:
+        """What the last poll told of one queue; None if there is none of that name."""
+        return self._told.get(queue)
+
+    async def references(self, queue: QueueId, start: QueueOffset, *, messages_max: int) -> Units:
+        """Units of durable messages; see `RocketMqHotLog.references`."""
+        return await self._reader.references(queue, start, messages_max=messages_max)
+
+    async def references_of_queues(
+        self, wanted: Sequence[WantedUnits]
+    ) -> Sequence[Units | StoreError]:
+        """Units of durable messages; see `RocketMqHotLog.references_of_queues`."""
+        return await self._reader.references_of_queues(wanted)
+
+    async def records_of_round(
+        self, wanted: Sequence[Wanted]
+    ) -> Sequence[MessageBatch | StoreError]:
+        """Copies of records, verified; see `RocketMqHotLog.records_of_round`."""
+        answers = await self._reader.records_of_round(wanted)
+        return [_with_remedy(one) if type(one) is Corrupt else one for one in answers]
+
+    async def release(self, queue: QueueId, offset: QueueOffset) -> None:
+        """Everything of `queue` below `offset` is durable in the tier."""
+        self._released[queue] = max(offset, self._released.get(queue, 0))
+        await self._reader.release(queue, offset)
+
+    def holds_back(self, queue: QueueId) -> int | None:
+        """First offset of a queue that is not in the tier yet; None where it is never tiered.
+
+        What `HotLog.trim` asks.
+        """
+        if self._topics.excludes(queue.topic):
+            return None
+        return self._released.get(queue, 0)
+
+    async def close(self) -> None:
+        """Close the reader; the log stays open. Idempotent."""
+        await self._reader.close()
+
+
+def _with_remedy(error: Corrupt) -> Corrupt:
+    """The same, saying what to do about a damaged hot log."""
+    return Corrupt(f"{error.reason}: {REPAIR}", error.path, error.position)

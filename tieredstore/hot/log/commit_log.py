@@ -1,0 +1,365 @@
+"""The CommitLog's files, as their only writer sees them: written in place, by position."""
+
+import mmap
+import os
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from itertools import groupby, pairwise
+from pathlib import Path
+
+from container.names.rocketmq import local_file_name, parse_local_file_name
+from provider.errors import Corrupt, Denied, OutOfRange
+from provider.object_store import Buffer
+from provider.posix.files import sync_data, sync_directory
+from tieredstore.hot.log.files import (
+    CHUNK_BYTES,
+    PASSING,
+    FileGone,
+    Identity,
+    ReadFiles,
+    SyncFailed,
+    end_of_data,
+    identity_of,
+    open_file,
+    opened_to_sync,
+    read_all,
+    resident,
+    sync_written,
+    write_all,
+    zero_from,
+)
+
+READ_FILES_MAX = 16
+"""Descriptors of files that are read."""
+REPAIR = "`tieredstore repair --hot-log` shows the damage and goes on without it"
+"""What each sentence about a damaged hot log ends with."""
+PUT_BACK = f"put it back from a copy; without one, {REPAIR}"
+"""The same of a file that is missing."""
+
+
+class CommitLogWriter:
+    """Files of one length, named by their first byte, zeros where nothing is written.
+
+    Used by one thread at a time, but `read`, `sync` and `delete_oldest`, which any may call.
+    """
+
+    def __init__(self, directory: Path, file_bytes: int, *, takes_damage: bool = False) -> None:
+        """Look at what is there; the directory exists.
+
+        `takes_damage`: files may be missing or short, as `repair` finds them.
+
+        Raises:
+            Denied: a file has another length than `file_bytes`.
+            Corrupt: a file between two others is missing.
+            OSError: it cannot be listed.
+        """
+        self.directory = directory
+        self.file_bytes = file_bytes
+        found = {
+            base: path.stat().st_size
+            for path in directory.iterdir()
+            if (base := parse_local_file_name(path.name)) is not None
+        }
+        self.bases = sorted(found)
+        """First bytes of the files, ascending."""
+        for base, size in found.items():
+            may_be_short = takes_damage or base == self.bases[-1]  # after a crash
+            if base % file_bytes or size > file_bytes or (size < file_bytes and not may_be_short):
+                raise Denied(
+                    f"the file has {size} bytes, but mappedFileSizeCommitLog is {file_bytes};"
+                    " configure the length that the directory was written with, or if the file"
+                    f" lost its end, {REPAIR}",
+                    str(self.path(base)),
+                )
+        for one, next_one in pairwise(self.bases):
+            if next_one - one != file_bytes and not takes_damage:
+                missing = one + file_bytes
+                raise Corrupt(
+                    f"the file is missing, though a later one is there: {PUT_BACK}",
+                    str(self.path(missing)),
+                    missing,
+                )
+        self._prefix = f"{directory}/"
+        self._reads = ReadFiles(READ_FILES_MAX)
+        self._lock = threading.Lock()
+        """For changes of `bases`, which one thread adds to and another deletes from."""
+        self._base = -1
+        self._fd = -1
+        self._identity: Identity = (0, 0)
+        self._syncing = threading.Lock()
+        """Held while the file that is written to is synced, and while another takes its place."""
+        self._entry_due = False
+        """Whether the entry of a file that was made may not be durable yet."""
+
+    def __repr__(self) -> str:
+        return f"<CommitLogWriter {self.directory}: {len(self.bases)} files>"
+
+    @property
+    def min_position(self) -> int:
+        """First byte of the oldest file; 0 if there is none."""
+        return self.bases[0] if self.bases else 0
+
+    @property
+    def last_hole_end(self) -> int:
+        """First byte of the file after the last one that is missing; 0 if none is missing.
+
+        A file is begun once all before it is durable.
+        """
+        holes = [after for one, after in pairwise(self.bases) if after - one != self.file_bytes]
+        return holes[-1] if holes else 0
+
+    @property
+    def end(self) -> int:
+        """First byte after the last file."""
+        return self.bases[-1] + self.file_bytes if self.bases else 0
+
+    def path(self, base: int) -> Path:
+        """Where the file that begins at `base` lies."""
+        return self.directory / local_file_name(base)
+
+    def base_of(self, position: int) -> int:
+        """First byte of the file that holds `position`."""
+        return position - position % self.file_bytes
+
+    def has_file_of(self, position: int) -> bool:
+        """Whether the file that holds `position` is there."""
+        return self.base_of(position) == self._base or self.base_of(position) in self.bases
+
+    def is_open_at(self, position: int) -> bool:
+        """Whether a write at `position` goes to a file that is open, with nothing to sync."""
+        return self.base_of(position) == self._base and not self._entry_due
+
+    def write(self, position: int, parts: Sequence[Buffer]) -> None:
+        """Write parts one after the other, within one file.
+
+        Raises:
+            OSError: some of it may be written; `undo` takes it back.
+        """
+        self._use(self.base_of(position))
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        write_all(self._fd, position - self._base, data)
+
+    def begin(self, position: int) -> None:
+        """Have the first file of a log that has none begin at `position`.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        assert not self.bases, "files are there"
+        assert position % self.file_bytes == 0, position
+        self._use(position)
+
+    def data_end(self, position: int) -> int:
+        """The position after the last byte from `position` on that is not zero; at least that.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        for base in reversed([base for base in self.bases if base + self.file_bytes > position]):
+            fd = os.open(self.path(base), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                end = end_of_data(fd, max(position - base, 0))
+            finally:
+                os.close(fd)
+            if end:
+                return base + end
+        return position
+
+    def undo(self, position: int) -> None:
+        """Make zeros of all that follows `position`, in its file and in later ones.
+
+        Raises:
+            OSError: a device that cannot even do that; the log must not be written any more.
+        """
+        first = self.base_of(position)
+        for base in [base for base in reversed(self.bases) if base >= first]:
+            self._use(base)
+            zero_from(self._fd, max(position - base, 0))
+
+    def rewrite(self, position: int, end: int) -> None:
+        """Write the bytes `[position, end)` once more, so that the next sync writes them to disk.
+
+        Raises:
+            OSError: they cannot be read or written.
+        """
+        while position < end:
+            raw = self.read(position, min(CHUNK_BYTES, end - position))
+            self.write(position, [raw])
+            position += len(raw)
+
+    def cut(self, position: int) -> None:
+        """Make `position` the end: later files go, and what follows it in its file is zeros.
+
+        Raises:
+            OSError: it is cut in part; the next attempt goes on.
+        """
+        keep = self.base_of(position)
+        self.close()
+        while self.bases and self.bases[-1] > keep:
+            base = self.bases.pop()
+            self.path(base).unlink()
+            self._reads.forget(self._name(base))
+        sync_directory(str(self.directory))  # or a power failure brings old records back
+        if self.bases and self.bases[-1] == keep:
+            self.undo(position)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Bytes within one file, fewer where it ends.
+
+        Raises:
+            OutOfRange: the file was deleted.
+            OSError: it cannot be read.
+        """
+        return self.read_each([(position, length)])[0]
+
+    def read_each(self, wanted: Sequence[tuple[int, int]], *, waits: bool = True) -> list[bytes]:
+        """Several reads as `read`, each of a position and a length.
+
+        Raises:
+            OutOfRange: a file was deleted.
+            BlockingIOError: it is not to wait (`waits`), but might.
+            OSError: one cannot be read.
+        """
+        found: list[bytes] = []
+        for base, places in groupby(wanted, lambda one: self.base_of(one[0])):
+            within = [(at - base, min(size, base + self.file_bytes - at)) for at, size in places]
+            try:
+                found += self._reads.read_each(self._name(base), within, waits=waits)
+            except FileNotFoundError as error:
+                place = base + within[0][0]
+                raise OutOfRange("the file was deleted", self._name(base), place) from error
+        return found
+
+    def _name(self, base: int) -> str:
+        return f"{self._prefix}{local_file_name(base)}"
+
+    def is_resident(self, position: int, length: int) -> bool | None:
+        """Whether bytes within one file are in the page cache; None where that is not known."""
+        base = self.base_of(position)
+        try:
+            fd = os.open(self.path(base), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            return resident(fd, position - base, length)
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def mapped(self, base: int) -> Generator[memoryview]:
+        """The file at `base` as memory, to read within the block; zeros where it is short.
+
+        Raises:
+            OSError: it cannot be mapped.
+        """
+        fd = os.open(self.path(base), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with (
+                _mapping(fd, self.file_bytes) as mapping,
+                memoryview(mapping) as view,
+            ):
+                yield view
+        finally:
+            os.close(fd)
+
+    def sync(self, end: int) -> None:
+        """Make the bytes before `end` durable, by the descriptor that writes them.
+
+        Any thread may call it. Files before the one that is written to were synced when the next
+        one was begun.
+
+        Raises:
+            FileGone: the file was renamed or deleted.
+            OSError: the device failed; what was written may be lost.
+        """
+        with self._syncing:
+            if self._fd >= 0 and end > self._base:
+                sync_written(self._fd, self._name(self._base), self._identity)
+
+    def sync_files(self, first: int, end: int) -> None:
+        """Make the bytes `[first, end)` durable, whichever program wrote them.
+
+        Raises:
+            OSError: the device failed; what was written may be lost.
+        """
+        for base in [base for base in self.bases if self.base_of(first) <= base < end]:
+            fd = opened_to_sync(self.path(base))
+            try:
+                sync_data(fd)
+            finally:
+                os.close(fd)
+
+    def delete_oldest(self) -> None:
+        """Delete the oldest file; never the last one.
+
+        Raises:
+            OSError: it cannot be deleted.
+        """
+        assert len(self.bases) > 1, "the file that is written to stays"
+        with self._lock:  # first, so that a read that misses the file finds what there is now
+            base, self.bases = self.bases[0], self.bases[1:]
+        try:
+            self.path(base).unlink(missing_ok=True)
+            self._reads.forget(self._name(base))
+            sync_directory(str(self.directory))  # in order, so that no power failure leaves a hole
+        except OSError:
+            with self._lock:
+                self.bases = [base, *self.bases]
+            raise
+
+    def close(self) -> None:
+        """Close all files. Idempotent; a later write or read opens them again."""
+        self._reads.close()
+        self._close_written()
+
+    def _close_written(self) -> None:
+        with self._syncing:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = self._base = -1
+
+    def _use(self, base: int) -> None:
+        if base != self._base:
+            self._open(base)
+        if self._entry_due:
+            sync_directory(str(self.directory))
+            self._entry_due = False
+
+    def _open(self, base: int) -> None:
+        fd, is_new = self._opened(base)
+        try:
+            self.sync(self.end)  # which knows one descriptor
+        except OSError as error:
+            os.close(fd)
+            raise SyncFailed(error.errno, error.strerror, self._name(self._base)) from error
+        self._close_written()
+        with self._syncing:
+            self._fd, self._base, self._identity = fd, base, identity_of(fd)
+        self._entry_due |= is_new
+        with self._lock:
+            if base not in self.bases:
+                self.bases = sorted({*self.bases, base})
+
+    def _opened(self, base: int) -> tuple[int, bool]:
+        path, is_known = self.path(base), base in self.bases
+        try:
+            return open_file(path, self.file_bytes, is_known=is_known)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                raise FileGone(self.directory) from error
+            if error.errno not in PASSING:
+                raise
+        self._reads.close()  # they are opened again when they are read
+        return open_file(path, self.file_bytes, is_known=is_known)
+
+
+def _mapping(fd: int, length: int) -> mmap.mmap:
+    """A file of `length` as memory; of a shorter one, which stays as it is, a copy with zeros."""
+    size = os.fstat(fd).st_size
+    if size >= length:
+        return mmap.mmap(fd, length, access=mmap.ACCESS_READ)
+    mapping = mmap.mmap(-1, length)
+    for at in range(0, size, CHUNK_BYTES):
+        mapping.write(read_all(fd, at, min(CHUNK_BYTES, size - at)))
+    return mapping

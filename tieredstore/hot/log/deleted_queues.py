@@ -1,0 +1,159 @@
+"""`config/deletedQueues.json`: deleted queues, of which the CommitLog may still have records.
+
+Of each it has the offset at which a queue of that name goes on, and the CommitLog position below
+which no record is a message of it any more. The file is ours; a Java broker does not look at it. It
+has a checksum, and a copy beside it. Older versions wrote neither.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from container.names.queue_id import QueueId
+from provider.errors import Corrupt
+from provider.names import is_there
+from tieredstore.hot.log.durable_ends import (
+    NotSound,
+    copy_of,
+    decode_checked,
+    encode_checked,
+    is_checked,
+)
+from tieredstore.hot.log.files import replace_file
+
+LOGGER = logging.getLogger("tieredstore.hot")
+
+
+class DeletedQueue(NamedTuple):
+    """The last queue of a name that was deleted."""
+
+    next_offset: int
+    """The offset after its last message: where the next queue of that name begins."""
+    position: int
+    """Where the CommitLog ended: records of the name below it are of deleted queues."""
+    keeps_topic: bool = False
+    """Whether the topic is not deleted: the queue goes on where its tier ends."""
+
+
+class DeletedQueues(Mapping[QueueId, DeletedQueue]):
+    """The file, replaced as a whole when queues are deleted. One thread at a time changes it."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it, or its copy where it is damaged; there are none where neither is there.
+
+        Raises:
+            Corrupt: neither is what was written.
+            OSError: one cannot be read.
+        """
+        self._path = path
+        self._queues = _read(path)
+
+    def __repr__(self) -> str:
+        return f"<DeletedQueues {self._path}: {len(self)} queues>"
+
+    def __getitem__(self, queue: QueueId) -> DeletedQueue:
+        return self._queues[queue]
+
+    def __iter__(self) -> Iterator[QueueId]:
+        return iter(self._queues)
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def has_record(self, queue: QueueId, position: int) -> bool:
+        """Whether the record of `queue` at `position` is a deleted message."""
+        deleted = self._queues.get(queue)
+        return deleted is not None and position < deleted.position
+
+    def replace(self, queues: Mapping[QueueId, DeletedQueue]) -> None:
+        """Have these in the file and no others. Durable afterwards.
+
+        Raises:
+            OSError: it cannot be written; the old file is there.
+        """
+        if not is_there(self._path):  # or the copy alone would count where this one fails
+            replace_file(self._path, _encoded(self._queues))
+        raw = _encoded(queues)
+        replace_file(copy_of(self._path), raw)
+        replace_file(self._path, raw)  # last: while it is sound, it is believed
+        self._queues = dict(queues)
+
+    def still_needed(
+        self, alive: Mapping[QueueId, int], min_position: int
+    ) -> dict[QueueId, DeletedQueue]:
+        """Those that a start has to know: none that is there again and whose old records are gone.
+
+        Args:
+            alive: queues that are there.
+            min_position: first byte of the CommitLog that is there.
+        """
+        return {
+            queue: one
+            for queue, one in self._queues.items()
+            if queue not in alive or one.position > min_position
+        }
+
+
+def _encoded(queues: Mapping[QueueId, DeletedQueue]) -> bytes:
+    rows = [
+        {"topic": topic, "queueId": queue_id, "nextOffset": offset, "position": position}
+        | ({"keepsTopic": True} if keeps_topic else {})
+        for (topic, queue_id), (offset, position, keeps_topic) in sorted(queues.items())
+    ]
+    return encode_checked({"queues": rows})
+
+
+def _read(path: Path) -> dict[QueueId, DeletedQueue]:
+    copy = copy_of(path)
+    raws = {one: one.read_bytes() for one in (path, copy) if is_there(one)}
+    for one, raw in raws.items():
+        try:
+            found = _parsed(decode_checked(raw))
+        except NotSound:
+            continue
+        if one == copy:
+            LOGGER.warning("%s is damaged or missing; its copy %s is used", path, copy)
+        return found
+    if not raws:
+        return {}
+    raw = raws.get(path, b"")
+    try:
+        if copy in raws or is_checked(raw):
+            raise NotSound("its checksum is wrong")
+        return _parsed(json.loads(raw))  # of an older version
+    except (ValueError, RecursionError) as error:
+        raise Corrupt(
+            "the deleted queues cannot be read: the file is not as it was written. Without them"
+            " their messages would be back; restore the file from a backup",
+            str(path),
+        ) from error
+
+
+def _parsed(document: dict[str, Any]) -> dict[QueueId, DeletedQueue]:
+    """The queues of a document.
+
+    Raises:
+        NotSound: it has other fields than it should, or of other types.
+    """
+    try:
+        rows = [
+            (
+                row["topic"],
+                row["queueId"],
+                row["nextOffset"],
+                row["position"],
+                row.get("keepsTopic", False),
+            )
+            for row in document["queues"]
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise NotSound("a field is missing") from error
+    for topic, *numbers, keeps in rows:
+        is_right = isinstance(topic, str) and isinstance(keeps, bool)
+        if not is_right or not all(type(n) is int and n >= 0 for n in numbers):
+            raise NotSound("a field has another type")
+    return {
+        QueueId(topic, n): DeletedQueue(offset, at, keeps) for topic, n, offset, at, keeps in rows
+    }

@@ -1,0 +1,313 @@
+"""Store directory of our own: lock, clean-shutdown marker, identity."""
+
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from container.errors import InUse
+from container.names.rocketmq import parse_cluster_directory
+from dispatcher.topic_filter import LMQ_PREFIX
+from provider.clock import Clock
+from provider.errors import Denied
+from provider.names import is_directory, is_regular_file, is_there
+from provider.posix.files import sync_data, sync_directory
+from provider.posix.locks import lock_call
+from tieredstore.hot.log.durable_ends import Checkpoint
+from tieredstore.hot.log.files import FLAGS, replace_file, write_all
+from tieredstore.process_name import moment_text, process_name, process_words
+
+IDENTITY = Path("config", "storeIdentity.json")
+
+
+class StoreIdentity(NamedTuple):
+    """The broker of a store directory."""
+
+    cluster: str
+    broker: str
+    has_tier: bool
+    """Whether a tier was configured once, so that messages wait for it."""
+
+
+def read_identity(root: Path) -> StoreIdentity | None:
+    """The identity of the store in `root`; None if the file is not there or has another form.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    path = root / IDENTITY
+    if not is_regular_file(path):
+        return None
+    try:
+        row = cast("dict[str, Any]", json.loads(path.read_bytes()))
+        return StoreIdentity(str(row["cluster"]), str(row["broker"]), row["hasTier"] is True)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def write_identity(root: Path, identity: StoreIdentity) -> None:
+    """Replace the file if it has another identity. Durable. The directory is locked by the caller.
+
+    A store that had a tier keeps `has_tier`, for messages may wait for it.
+
+    Raises:
+        OSError: it cannot be written; the old file is there.
+    """
+    known = read_identity(root)
+    if known is not None and known.has_tier:
+        identity = identity._replace(has_tier=True)
+    if known != identity:
+        row = {"cluster": identity.cluster, "broker": identity.broker, "hasTier": identity.has_tier}
+        replace_file(root / IDENTITY, json.dumps(row, ensure_ascii=False, indent="\t").encode())
+
+
+_F_OFD_GETLK: Final = 36  # linux/fcntl.h, as the next
+_F_OFD_SETLK: Final = 37  # linux/fcntl.h, the same on every architecture
+_FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
+LOCK = "lock"
+ABORT = "abort"
+CHECKPOINT = "checkpoint"
+COMMIT_LOG = "commitlog"
+DURABLE_ENDS = "durableEnds"
+TRUNCATED = "truncated"
+OTHER_QUEUES: Final = {
+    "batchconsumequeue": "batch ConsumeQueues",
+    "consumequeue_ext": "extended ConsumeQueues",
+    "consumequeue_rocksdb": "ConsumeQueues in RocksDB",
+}
+
+
+class StoreDirectory:
+    """A store directory that this process alone writes, until `close`."""
+
+    def __init__(self, root: Path, commit_log: Path | None = None) -> None:
+        """Make it if need be, and take its lock: that of a Java broker, on byte 0 of `lock`.
+
+        `commit_log`: where the CommitLog lies; None: in the store directory. One that lies
+        elsewhere is locked, too.
+
+        Raises:
+            InUse: another process, or this one, writes it.
+            Denied: the CommitLog is that of another store; or the directory is a tier's, or none
+                can be made there.
+            OSError: it cannot be made or locked.
+        """
+        self.root = root
+        self.commit_log = commit_log or root / COMMIT_LOG
+        """Where the CommitLog's files lie."""
+        self._lock_fd = self._log_fd = -1
+        _refuse_other_store(root, self.commit_log)
+        _refuse_tier(root)
+        for path in (root, self.commit_log, self.consume_queue, root / "config"):
+            _make_directory(path)
+        self._lock_fd = os.open(root / LOCK, FLAGS | os.O_CREAT, 0o644)
+        try:
+            lock_call(self._lock_fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
+            if commit_log is not None:
+                self._log_fd = os.open(commit_log, os.O_RDONLY | os.O_CLOEXEC)
+                fcntl.flock(self._log_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            write_all(self._lock_fd, 0, LOCK.encode())
+        except BlockingIOError as error:
+            self.close()
+            raise InUse(_in_use(root), str(root)) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<StoreDirectory {self.root}>"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lock is ours: until `close`."""
+        return self._lock_fd >= 0
+
+    @property
+    def consume_queue(self) -> Path:
+        """Where the ConsumeQueues lie."""
+        return self.root / "consumequeue"
+
+    @property
+    def topics(self) -> Path:
+        """The file of the topics."""
+        return self.root / "config" / "topics.json"
+
+    @property
+    def deleted_queues(self) -> Path:
+        """The file of the queues that were deleted."""
+        return self.root / "config" / "deletedQueues.json"
+
+    @property
+    def durable_ends(self) -> Path:
+        """The file of what is durable; it has a copy beside it."""
+        return self.root / DURABLE_ENDS
+
+    @property
+    def truncated(self) -> Path:
+        """Directory of bytes that were truncated although sound records followed them."""
+        return self.root / TRUNCATED
+
+    @property
+    def was_closed(self) -> bool:
+        """Whether whoever wrote it last ended cleanly."""
+        return not is_there(self.root / ABORT)
+
+    def refuse_other_queues(self, is_entered: Callable[[str], bool]) -> None:
+        """Refuse a directory with queues that are not written here; they would be destroyed.
+
+        Light queues whose topic is entered in `config/topics.json` (`is_entered`) were written by
+        an older version of this store: a broker never enters its own there.
+
+        Raises:
+            Denied: a Java broker keeps queues of other kinds in it.
+        """
+        for name, kind in OTHER_QUEUES.items():
+            if is_directory(path := self.root / name) and any(path.iterdir()):
+                raise Denied(
+                    f"{kind} are not written by this store; use another directory", str(path)
+                )
+        for path in self.consume_queue.iterdir():
+            if path.name.startswith(LMQ_PREFIX) and not is_entered(path.name):
+                raise Denied("light queues are not written by this store", str(path))
+
+    def checkpoint(self) -> Checkpoint:
+        """What was durable; zeros where there is none.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        path = self.root / CHECKPOINT
+        return Checkpoint.decode(path.read_bytes()) if is_there(path) else Checkpoint()
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Replace it in place, as the broker does: it fits one sector. Durable.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        fd = os.open(self.root / CHECKPOINT, FLAGS | os.O_CREAT, 0o644)
+        try:
+            write_all(fd, 0, checkpoint.encode())
+            sync_data(fd)
+        finally:
+            os.close(fd)
+
+    def begin(self, clock: Clock) -> None:
+        """Say that it is written from now on, by which process, and since when. Durable.
+
+        The first line is what a Java broker writes, the number of the process.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        fd = os.open(self.root / ABORT, FLAGS | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            write_all(fd, 0, f"{os.getpid()}\n{process_name(clock)}".encode())
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        for path in (self.root, self.root.parent, self.commit_log.parent):
+            sync_directory(str(path))
+
+    def end(self) -> None:
+        """Say that it was closed: all of it is durable. The last step of a clean end.
+
+        Raises:
+            OSError: the next start looks through the CommitLog.
+        """
+        (self.root / ABORT).unlink(missing_ok=True)
+        sync_directory(str(self.root))
+
+    def close(self) -> None:
+        """Let go of the lock. Idempotent."""
+        for fd in (self._log_fd, self._lock_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._lock_fd = self._log_fd = -1
+
+
+def _refuse_other_store(root: Path, commit_log: Path) -> None:
+    """Refuse the CommitLog that lies in another store's directory: its units would not fit.
+
+    That is what a broker's file names when only its store directory is overridden.
+
+    Raises:
+        Denied: names both.
+    """
+    parent = commit_log.parent
+    if parent.resolve() != root.resolve() and is_there(parent / CHECKPOINT):
+        raise Denied(
+            f"the CommitLog {commit_log} (storePathCommitLog) is that of the store {parent}, not"
+            f" of {root}: name both, or neither",
+            str(commit_log),
+        )
+
+
+def refuse_if_written(root: Path) -> None:
+    """Refuse a store that somebody writes now; the lock is only looked at.
+
+    Raises:
+        InUse: another process, or this one, writes it.
+        OSError: that cannot be told.
+    """
+    try:
+        fd = os.open(root / LOCK, FLAGS)
+    except FileNotFoundError:
+        return
+    try:
+        raw = lock_call(fd, _F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
+    finally:
+        os.close(fd)
+    kind: int = _FLOCK.unpack(raw)[0]
+    if kind != fcntl.F_UNLCK:
+        raise InUse(_in_use(root), str(root))
+
+
+def _in_use(root: Path) -> str:
+    return f"{_writer_of(root)} writes the store {root}: stop it first"
+
+
+def _refuse_tier(root: Path) -> None:
+    """Refuse to begin a store in the directory of a tier, which would then hold both.
+
+    Raises:
+        Denied: it holds a tier.
+    """
+    if is_there(root / COMMIT_LOG) or not is_directory(root):
+        return
+    if any(parse_cluster_directory(path.name) for path in root.iterdir()):
+        raise Denied(
+            "this directory holds a tier (tieredStoreFilePath): give the store one of its own",
+            str(root),
+        )
+
+
+def _make_directory(path: Path) -> None:
+    """Make a directory and those above it; one that is there is fine.
+
+    Raises:
+        Denied: a file stands in the way, or the file system makes no directories there.
+        OSError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise Denied("a file stands where a directory is needed", str(path)) from error
+    except FileNotFoundError as error:
+        raise Denied("no directory can be made here", str(path)) from error
+
+
+def _writer_of(root: Path) -> str:
+    """Who writes a store, by its `abort`, of which a Java broker writes the first line alone."""
+    try:
+        number, _, name = (root / ABORT).read_text().strip().partition("\n")
+        since = moment_text(int((root / ABORT).stat().st_mtime * 1000))
+    except (OSError, ValueError):
+        number = name = since = ""
+    if name:
+        words = process_words(name)
+        return words[0].upper() + words[1:]
+    return f"Process {number} (since {since})" if number.isdecimal() else "Another process"

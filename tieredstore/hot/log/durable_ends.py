@@ -1,0 +1,261 @@
+"""Durable watermarks of the hot log, the Java checkpoint, and checksummed JSON files."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from struct import Struct
+from typing import Any, ClassVar, Self, cast
+
+import orjson
+
+from container.names.queue_id import QueueId
+from container.record.checksum import crc32c
+from provider.names import is_there
+from provider.posix.files import sync_data
+from tieredstore.hot.log.files import FLAGS, sync_directories, write_all
+
+_HEAD = re.compile(rb'\{"crc32c":"([0-9a-f]{8})",')
+_HEAD_BYTES = len(b'{"crc32c":"01234567",')
+
+
+class NotSound(ValueError):
+    """The bytes are no document that was written here."""
+
+
+def encode_checked(document: dict[str, Any]) -> bytes:
+    """The bytes of a document, which has at least one field, with its checksum."""
+    assert document, "a checksum of nothing tells nothing"
+    rest = orjson.dumps(document)[1:]
+    return b'{"crc32c":"%08x",' % crc32c(rest) + rest
+
+
+def is_checked(raw: bytes) -> bool:
+    """Whether a document begins with a checksum, right or wrong."""
+    return _HEAD.match(raw) is not None
+
+
+def decode_checked(raw: bytes) -> dict[str, Any]:
+    """The document of `encode_checked`, without the checksum.
+
+    Raises:
+        NotSound: the checksum is missing or wrong.
+    """
+    head = _HEAD.match(raw)
+    rest = raw[_HEAD_BYTES:]
+    if head is None or int(head[1], 16) != crc32c(rest):
+        raise NotSound("its checksum is missing or wrong")
+    return cast("dict[str, Any]", orjson.loads(b"{" + rest))
+
+
+def copy_of(path: Path) -> Path:
+    """Where the second copy of a document lies."""
+    return path.with_name(path.name + ".copy")
+
+
+RESCAN_MS = 3000
+"""How much older than the checkpoint the first message of a file is where a rescan begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Store timestamps in Unix ms of the last messages that were durable in each place.
+
+    The fields are in byte order; all are big-endian and signed, 8 bytes each.
+    """
+
+    log_timestamp: int = 0
+    """In the CommitLog."""
+    queues_timestamp: int = 0
+    """In the ConsumeQueues."""
+    index_timestamp: int = 0
+    """In the key index; 0: there is none."""
+    master_flushed_position: int = 0
+    confirm_position: int = 0
+    durable_end: int = -1
+    """Position before which records and their units were durable; -1: not known.
+
+    This and the next are ours, at the end of the file, with a copy of the first two timestamps:
+    where a broker wrote those meanwhile, ours say nothing any more.
+    """
+    queues: int = -1
+    """How many queues there were."""
+    is_foreign: bool = False
+    """Whether another program wrote the file after we did."""
+    has_ends: bool = False
+    """Whether `durableEnds` is there, too: it was not before that file was introduced."""
+
+    LAYOUT: ClassVar[Struct] = Struct(">5q")
+    OURS: ClassVar[Struct] = Struct(">8s4q")
+    MAGIC: ClassVar[bytes] = b"hot log1"
+    ENDS: ClassVar[bytes] = b"has ends"
+    """Before `OURS`."""
+    SIZE: ClassVar[int] = 4096
+
+    def encode(self) -> bytes:
+        """The file's bytes: the fields, and zeros."""
+        fields = self.LAYOUT.pack(
+            self.log_timestamp,
+            self.queues_timestamp,
+            self.index_timestamp,
+            self.master_flushed_position,
+            self.confirm_position,
+        )
+        ours = self.OURS.pack(
+            self.MAGIC, self.log_timestamp, self.queues_timestamp, self.durable_end, self.queues
+        )
+        ends = self.ENDS if self.has_ends else b""
+        return fields + (ends + ours).rjust(self.SIZE - len(fields), b"\0")
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self:
+        """Read the file; one that is too short says nothing, which only makes a rescan longer."""
+        if len(raw) < cls.LAYOUT.size:
+            return cls()
+        fields = cls.LAYOUT.unpack_from(raw)
+        if len(raw) != cls.SIZE:
+            return cls(*fields)
+        magic, *copied, end, queues = cls.OURS.unpack_from(raw, cls.SIZE - cls.OURS.size)
+        if magic != cls.MAGIC:
+            return cls(*fields)
+        if tuple(copied) != fields[:2]:
+            return cls(*fields, is_foreign=True)
+        has_ends = raw[: -cls.OURS.size].endswith(cls.ENDS)
+        return cls(*fields, durable_end=end, queues=queues, has_ends=has_ends)
+
+    @property
+    def rescan_before(self) -> int:
+        """A rescan may begin at any file whose first message is not younger than this, Unix ms."""
+        return max(min(self.log_timestamp, self.queues_timestamp) - RESCAN_MS, 0)
+
+
+assert Checkpoint.LAYOUT.size == 40, "an on-disk format never drifts"  # noqa: PLR2004 - the format's
+
+
+FORMAT = 1
+SMALL_QUEUES = 1000
+"""So many queues are written with every checkpoint: some 30 KB."""
+QUEUE_BYTES = 40
+"""Bytes that one queue takes in the file, about."""
+GROWTH = 64
+"""How many times its own size the log has grown before a larger file is written again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DurableEnds:
+    """The durable end of a log and of its queues."""
+
+    position: int
+    """First byte of the CommitLog that may not be durable."""
+    next_offsets: Mapping[QueueId, int] = field(default_factory=dict[QueueId, int])
+    """The offset after the last durable message of each queue."""
+    min_position: int = 0
+    """First byte of the CommitLog that was not deleted, or is not being deleted."""
+    number: int = 0
+    """How many were written before it: the newer of two copies has the higher one."""
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        topics: dict[str, list[tuple[int, int]]] = {}
+        for (topic, queue_id), offset in self.next_offsets.items():
+            topics.setdefault(topic, []).append((queue_id, offset))
+        return encode_checked(
+            {
+                "format": FORMAT,
+                "number": self.number,
+                "position": self.position,
+                "minPosition": self.min_position,
+                "nextOffsets": topics,
+            }
+        )
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self:
+        """Read one copy.
+
+        Raises:
+            NotSound: it is damaged, or of a format that this version does not know.
+        """
+        document = decode_checked(raw)
+        if document.get("format") != FORMAT:
+            raise NotSound("this version does not know its format")
+        topics: dict[str, list[tuple[int, int]]] = document["nextOffsets"]
+        return cls(
+            document["position"],
+            {QueueId(topic, n): end for topic, queues in topics.items() for n, end in queues},
+            document["minPosition"],
+            document["number"],
+        )
+
+    def is_due(self, position: int) -> bool:
+        """Whether a log that is durable up to `position` is worth another write."""
+        count = len(self.next_offsets)
+        grown = position - self.position
+        return grown > 0 and (count <= SMALL_QUEUES or grown >= count * QUEUE_BYTES * GROWTH)
+
+
+class DurableEndsFile:
+    """The two copies. One thread at a time writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._turn = 0
+        self._number = 0
+
+    def __repr__(self) -> str:
+        return f"<DurableEndsFile {self._path}>"
+
+    def read(self) -> DurableEnds | None:
+        """The newer copy that is whole; None if there is none.
+
+        The next `write` replaces the other one.
+
+        Raises:
+            OSError: a copy cannot be read.
+        """
+        found: list[DurableEnds] = []
+        for turn, path in enumerate(self._copies):
+            try:
+                one = DurableEnds.decode(path.read_bytes())
+            except (NotSound, FileNotFoundError):
+                continue
+            if not found or one.number > found[0].number:
+                found = [one]
+                self._turn, self._number = 1 - turn, one.number + 1
+        return found[0] if found else None
+
+    def write(self, ends: DurableEnds) -> None:
+        """Replace the older copy. Durable afterwards. A write, and a sync.
+
+        Raises:
+            OSError: it cannot be written; the newer copy is whole.
+        """
+        path = self._copies[self._turn]
+        is_new = not is_there(path)
+        numbered = DurableEnds(ends.position, ends.next_offsets, ends.min_position, self._number)
+        raw = numbered.encode()
+        fd = os.open(path, FLAGS | os.O_CREAT, 0o644)
+        try:
+            write_all(fd, 0, raw)
+            if os.fstat(fd).st_size != len(raw):
+                os.ftruncate(fd, len(raw))
+            sync_data(fd)
+        finally:
+            os.close(fd)
+        if is_new:
+            sync_directories([path.parent])
+        self._turn, self._number = 1 - self._turn, self._number + 1
+
+    def write_both(self, ends: DurableEnds) -> None:
+        """Replace both copies, the older one first. Durable afterwards.
+
+        Raises:
+            OSError: one cannot be written; the other is whole.
+        """
+        self.write(ends)
+        self.write(ends)
+
+    @property
+    def _copies(self) -> tuple[Path, Path]:
+        return self._path, copy_of(self._path)

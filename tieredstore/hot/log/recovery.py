@@ -1,0 +1,525 @@
+"""Where a store directory ends, and its ConsumeQueues brought to that end.
+
+R1  Below the durable end (`durableEnds`, else the `checkpoint` of an older version) nothing is
+    truncated, zeroed or deleted. What is no sound record there is damage: its messages keep their
+    offsets, and reading them raises `Corrupt`.
+R2  Above it the CommitLog ends before the first record that is not whole: magic, lengths, position,
+    the checksums of body and record, topic. What follows becomes zeros, and is logged; where sound
+    records follow, the bytes are kept in a file of their own first. Properties have a checksum
+    only with `enabledAppendPropCRC`; without, a page of them that never reached the disk is
+    noticed by its zeros, for the files are sparse.
+R3  A queue's units are those of its records before that end, in order. Units that are missing or
+    differ are rebuilt from the records; units beyond the end become zeros.
+R4  Records are scanned from the durable end on. A queue whose files contradict `durableEnds` (a
+    hole, a file that is missing or short, a last unit that is not the record's) has all records
+    scanned. A next offset is never lower than `durableEnds` has it. A Java broker's checkpoint is
+    a time, which says that of all files but those from that time on.
+R5  Records of a deleted queue below the position that `config/deletedQueues.json` has for it are
+    no messages, and files with units of theirs, which a crash amid the deletion left, go.
+R6  What is scanned above the durable end is written again before it counts as durable: after a
+    sync that failed, the kernel has bytes that the disk lacks, and no later sync would write them.
+"""
+
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from container.names.queue_id import QueueId
+from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
+from provider.errors import Corrupt
+from tieredstore.hot.encoding import SCHEDULE_TOPIC
+from tieredstore.hot.log.commit_log import PUT_BACK, REPAIR, CommitLogWriter
+from tieredstore.hot.log.consume_queues import QueueFiles
+from tieredstore.hot.log.deleted_queues import DeletedQueues
+from tieredstore.hot.log.durable_ends import Checkpoint, DurableEnds
+from tieredstore.hot.log.record_scan import (
+    FILLER,
+    Damage,
+    OffsetsContradict,
+    Scan,
+    Truncation,
+    good_record,
+    scan_file,
+    scan_log,
+    truncate,
+)
+
+LOGGED_MAX = 10
+"""Places of damage that are logged one by one."""
+_pack_unit = ConsumeQueueUnit.LAYOUT.pack
+_unpack_units = ConsumeQueueUnit.LAYOUT.iter_unpack
+LOGGER = logging.getLogger("tieredstore.hot")
+
+
+@dataclass(slots=True)
+class LogEnd:
+    """Where the next message goes."""
+
+    position: int = 0
+    next_offsets: dict[QueueId, int] = field(default_factory=dict[QueueId, int])
+    store_timestamp: int = 0
+    """Of the last record that was scanned, Unix ms; 0: of none."""
+    messages_scanned: int = 0
+    """How many records were scanned."""
+    damages: list[Damage] = field(default_factory=list[Damage])
+    """Damage below the durable end that the start met; there may be more."""
+    truncation: Truncation | None = None
+    """What was truncated; None if nothing was."""
+    lost_end: int = 0
+    """Position before which the whole CommitLog is lost, with all its files; 0: it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """What a start finds, beside the files of the log and of the queues."""
+
+    was_closed: bool
+    checkpoint: Checkpoint
+    durable: DurableEnds | None = None
+    """What `durableEnds` has; None if there is no such file."""
+    deleted: DeletedQueues | None = None
+    aside: Path = Path("truncated")
+    """Directory for bytes that are truncated although sound records follow them."""
+
+    @property
+    def durable_end(self) -> int:
+        """Position before which records and units were durable; -1 if that is not known."""
+        return max(
+            self.checkpoint.durable_end, -1 if self.durable is None else self.durable.position
+        )
+
+    @property
+    def is_lacking(self) -> bool:
+        """Whether `durableEnds` was there, and no copy of it is whole."""
+        return self.checkpoint.has_ends and self.durable is None
+
+    def next_offsets(self) -> dict[QueueId, int]:
+        """The next offset of each queue at `durable.position`, without those deleted since."""
+        assert self.durable is not None, "the caller looked"
+        position, deleted = self.durable.position, self.deleted
+        return {
+            queue: offset
+            for queue, offset in self.durable.next_offsets.items()
+            if deleted is None or queue not in deleted or deleted[queue].position < position
+        }
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the directory holds."""
+
+    start: int
+    """Where the scan began."""
+    known: dict[QueueId, int]
+    """The next offset of each queue there."""
+    scan: Scan
+
+
+def recover(
+    log: CommitLogWriter, queues: QueueFiles, found: Directory, *, rescan: bool = False
+) -> LogEnd:
+    """Find the end, truncate what is torn, and bring the ConsumeQueues there. Durable afterwards.
+
+    Reads two units and a record a queue, and the records after the durable end, at some 5 us each;
+    all records with `rescan`, or where queues contradict what was durable.
+
+    Raises:
+        Corrupt: two records contradict each other; the path and position are the second one's. Or
+            a file below the durable end is missing.
+        OSError: files cannot be read or written; nothing is lost, and the next attempt goes on.
+    """
+    if not fits(log, found):
+        found = replace(found, durable=None)
+    if not log.bases and (lost := _lost_end(queues, found, log.file_bytes)) > 0:
+        return _after_lost_log(log, queues, found, lost)
+    if found.durable_end > log.end:
+        raise Corrupt(
+            f"the file is missing, though the log was durable up to {found.durable_end}:"
+            f" {PUT_BACK}",
+            str(log.path(log.end)),
+            log.end,
+        )
+    what = _scanned(log, queues, found, rescan=rescan)
+    scan, first = what.scan, max(what.start, found.durable_end)
+    truncation = truncate(log, scan.end, aside=found.aside)
+    if found.checkpoint.durable_end >= 0:
+        log.rewrite(first, scan.end)
+    end = LogEnd(scan.end, what.known, scan.store_timestamp, scan.messages, scan.damages)
+    _bring_all(queues, scan, end.next_offsets)
+    end.truncation = _without_rest(log, queues, end, truncation)
+    log.sync_files(first, max(scan.end, first + 1))
+    queues.sync()
+    queues.settle()
+    _report(end)
+    if found.durable is not None and found.durable.min_position < log.min_position:
+        LOGGER.warning(
+            "the CommitLog lacks its files from position %d to %d (%s): their messages are gone"
+            " from the hot log",
+            found.durable.min_position,
+            log.min_position,
+            log.directory,
+        )
+    return end
+
+
+def fits(log: CommitLogWriter, found: Directory) -> bool:
+    """Whether `durableEnds` is of this log: no other program went on below its position.
+
+    Where another program may have written the `checkpoint` since, the records of one file have to
+    reach the position.
+    """
+    if found.durable is None or not found.checkpoint.is_foreign or not log.bases:
+        return True
+    end = found.durable.position
+    base = log.base_of(max(end - 1, 0))
+    if base not in log.bases:
+        return False
+    reached = base
+    for one in scan_file(log, base, base, durable_end=end):
+        if not isinstance(one, Damage) and one[1] < end:
+            message, position = one
+            reached = base + log.file_bytes if message is None else position + message.size
+    return reached == end
+
+
+def _scanned(log: CommitLogWriter, queues: QueueFiles, found: Directory, *, rescan: bool) -> _Found:
+    """The records after the durable end, or all of them: R4."""
+    if found.durable is None:
+        if rescan or queues.irregular or found.is_lacking:
+            return _by_all_records(log, queues, found, {})
+        return _by_units(log, queues, found)
+    start, known = found.durable.position, found.next_offsets()
+    damages = _damages_of(log, queues, known, start)
+    has_extra = _has_extra_filler(queues, found, known)
+    if rescan or damages is None or has_extra or start < log.min_position:
+        return _by_all_records(log, queues, found, known)
+    for queue in queues.bases.keys() - known.keys():  # begun, without a message yet
+        if begin := _next_offset(log, queues, queue, start):
+            known[queue] = begin
+    try:
+        scan = scan_log(log, Scan(start, queues, found.durable_end, found.deleted, known))
+    except OffsetsContradict:
+        # A power failure may have taken the first file of a queue that was begun.
+        return _by_all_records(log, queues, found, found.next_offsets())
+    scan.damages[:0] = damages
+    return _Found(start, known, scan)
+
+
+def _by_all_records(
+    log: CommitLogWriter, queues: QueueFiles, found: Directory, known: dict[QueueId, int]
+) -> _Found:
+    """All records of the log, and what `known` has of queues that lack some.
+
+    Raises:
+        Corrupt: two records contradict each other.
+    """
+    start = log.min_position
+    scan = Scan(start, queues, found.durable_end, found.deleted)
+    if found.durable is not None and found.durable.position >= start:
+        scan.known, scan.certain = known, found.durable.position
+    try:
+        scan_log(log, scan)
+    except OffsetsContradict as error:
+        raise Corrupt(
+            f"queue offsets contradict: {error}: {REPAIR}", str(log.directory), start
+        ) from error
+    if scan.spans_durable_end:  # another program went on in the middle of what was durable
+        known = {}
+    before: dict[QueueId, int] = {}
+    for queue in queues.bases.keys() | known.keys() | scan.units.keys():
+        by_units = _next_offset(log, queues, queue, start)
+        if queue in scan.units:
+            scan.fill(queue, known.get(queue, 0))
+            first, _ = scan.units[queue]
+            is_whole = queue not in queues.irregular and first >= queues.first_offset(queue)
+            before[queue] = min(by_units, first) if is_whole else 0
+        else:
+            before[queue] = max(by_units, known.get(queue, 0))
+            if before[queue] > by_units or queue in queues.irregular:
+                queues.begin(queue, before[queue])
+    return _Found(start, before, scan)
+
+
+def _by_units(log: CommitLogWriter, queues: QueueFiles, found: Directory) -> _Found:
+    """The records after those that units and the `checkpoint` show, where there is no more."""
+    start = _start(log, queues, found)
+    if start is None:
+        return _by_all_records(log, queues, found, {})
+    known = {queue: _next_offset(log, queues, queue, start) for queue in queues.bases}
+    deleted = found.deleted
+    try:
+        scan = scan_log(log, Scan(start, queues, found.durable_end, deleted))
+    except OffsetsContradict:
+        return _by_all_records(log, queues, found, {})
+    for queue, (first, _) in scan.units.items():
+        expected = known.get(queue, _beginning_of(queue, deleted))
+        if first < known.get(queue, 0) or (first > expected and start > log.min_position):
+            return _by_all_records(log, queues, found, {})
+    return _Found(start, known, scan)
+
+
+def _start(log: CommitLogWriter, queues: QueueFiles, found: Directory) -> int | None:
+    """Where to begin to scan records; None: with all of them."""
+    checkpoint = found.checkpoint
+    if found.was_closed:
+        end = _end_by_units(log, queues)
+        if end is None and checkpoint.durable_end >= 0:
+            return None
+        if end is not None:
+            has_all = end != checkpoint.durable_end or len(queues.bases) == checkpoint.queues
+            return end if has_all else None
+    elif log.min_position <= checkpoint.durable_end <= log.end:
+        return checkpoint.durable_end
+    return _rescan_base(log, checkpoint)
+
+
+def _damages_of(
+    log: CommitLogWriter, queues: QueueFiles, known: dict[QueueId, int], end: int
+) -> list[Damage] | None:
+    """Damaged records that last units lead to; None where files of a queue contradict `known`."""
+    if queues.irregular:
+        return None
+    files: dict[int, list[Damage]] = {}
+    damages: set[Damage] = set()
+    for queue in queues.bases.keys() | known.keys():
+        last = known.get(queue, 0) - 1
+        if last < 0:
+            unit = queues.unit(queue, queues.first_offset(queue))
+            if unit.size > 0 and not unit.is_filler and unit.position < end:
+                return None
+            continue
+        if _is_live(log, queues, queue) or last < queues.first_offset(queue):
+            return None
+        if _is_good_unit(log, queues, queue, last, end):
+            continue
+        damage = _damage_of(log, queues, queues.unit(queue, last), end, files)
+        if damage is None:
+            return None
+        damages.add(damage)
+    return sorted(damages, key=lambda one: one.position)
+
+
+def _has_extra_filler(queues: QueueFiles, found: Directory, known: dict[QueueId, int]) -> bool:
+    """Whether fillers of a queue that was created again reach beyond its beginning."""
+    if found.deleted is None:
+        return False
+    return any(
+        one.next_offset < known.get(queue, 0)
+        and queues.unit_if_there(queue, one.next_offset).is_filler
+        for queue, one in found.deleted.items()
+    )
+
+
+def _is_live(log: CommitLogWriter, queues: QueueFiles, queue: QueueId) -> bool:
+    """Whether a queue's files begin above 0 with a message that is there: an older file is gone."""
+    first = queues.first_offset(queue)
+    if not first:
+        return False
+    unit = queues.unit(queue, first)
+    return not unit.is_filler and unit.position >= log.min_position
+
+
+def _damage_of(
+    log: CommitLogWriter,
+    queues: QueueFiles,
+    unit: ConsumeQueueUnit,
+    end: int,
+    files: dict[int, list[Damage]],
+) -> Damage | None:
+    """The damage of the record that a unit is right to lead to; None if the unit is wrong.
+
+    A file is scanned once.
+    """
+    if unit.size <= 0 or not log.min_position <= unit.position < end:
+        return None
+    position, base = unit.position, log.base_of(unit.position)
+    message = good_record(memoryview(log.read(position, unit.size)), position)
+    if message is not None:  # of another queue or offset, which have no checksum
+        other = queues.unit_if_there(QueueId(message.topic, message.queue_id), message.queue_offset)
+        is_other = (other.position, other.size) == (position, unit.size)
+        return None if is_other else Damage(str(log.path(base)), position, position + unit.size)
+    if base not in files:
+        found = scan_file(log, base, base, durable_end=end)
+        files[base] = [one for one in found if isinstance(one, Damage)]
+    return next((one for one in files[base] if one.position <= position < one.end), None)
+
+
+def _lost_end(queues: QueueFiles, found: Directory, file_bytes: int) -> int:
+    """Where a log that has no files ended; 0 if it had no message."""
+    end = max(found.durable_end, 0)
+    for queue in queues.bases:
+        count = _written(queues, queue)
+        unit = queues.unit(queue, count - 1) if count else ConsumeQueueUnit(0, 0, 0)
+        if 0 < unit.size <= file_bytes:  # else it is torn, or a filler
+            end = max(end, unit.position + unit.size)
+    return end
+
+
+def _written(queues: QueueFiles, queue: QueueId) -> int:
+    """The offset after a queue's last unit."""
+    return queues.partition_point(queue, lambda unit: unit.size > 0 and unit.position >= 0)
+
+
+def _after_lost_log(
+    log: CommitLogWriter, queues: QueueFiles, found: Directory, lost_end: int
+) -> LogEnd:
+    """Go on after a log that is gone with all its files, as if its messages had expired."""
+    position = -(-lost_end // log.file_bytes) * log.file_bytes
+    known = found.next_offsets() if found.durable is not None else {}
+    for queue in queues.bases.keys() | known.keys():
+        written = _written(queues, queue)
+        known[queue] = max(known.get(queue, 0), written)
+        if written < known[queue] or queue in queues.irregular:
+            queues.begin(queue, known[queue])
+    log.begin(position)
+    queues.sync()
+    queues.settle()
+    LOGGER.warning(
+        "the CommitLog %s is lost with all its files, up to position %d: its messages are gone from"
+        " the hot log, and %d queues go on at their next offsets",
+        log.directory,
+        lost_end,
+        len(known),
+    )
+    return LogEnd(position, known, lost_end=lost_end)
+
+
+def finish_deletion(queues: QueueFiles, deleted: DeletedQueues) -> set[QueueId]:
+    """Delete the files of deleted queues that a crash left: R4. Returns those queues.
+
+    Reads some 20 units for each deleted queue that has files.
+
+    Raises:
+        OSError: some cannot be read or deleted.
+    """
+    known = queues.bases.keys() & deleted.keys()
+    left = {queue for queue in known if _is_left(queues, queue, deleted)}
+    queues.drop(left)
+    queues.remove_empty({queue.topic for queue in deleted})
+    return left
+
+
+def _is_left(queues: QueueFiles, queue: QueueId, deleted: DeletedQueues) -> bool:
+    """Whether files have no message of a queue that was made again, whose units are above."""
+    first = queues.partition_point(queue, lambda unit: unit.is_filler)
+    unit = queues.unit(queue, first)
+    return unit.size <= 0 or deleted.has_record(queue, unit.position)
+
+
+def _beginning_of(queue: QueueId, deleted: DeletedQueues | None) -> int:
+    """The offset of the first message of a queue that has no files yet."""
+    return 0 if deleted is None or queue not in deleted else deleted[queue].next_offset
+
+
+def _end_by_units(log: CommitLogWriter, queues: QueueFiles) -> int | None:
+    """Where the record of the last unit of all ends; None where a last unit is not right."""
+    end = log.min_position
+    for queue in queues.bases:
+        count = queues.partition_point(queue, lambda unit: unit.size > 0 and unit.position >= 0)
+        if count == queues.first_offset(queue):
+            continue
+        if not _is_good_unit(log, queues, queue, count - 1, log.end):
+            return None
+        unit = queues.unit(queue, count - 1)
+        if not unit.is_filler:
+            end = max(end, unit.position + unit.size)
+    return end
+
+
+def _next_offset(log: CommitLogWriter, queues: QueueFiles, queue: QueueId, start: int) -> int:
+    """The offset after the last unit whose record lies before `start`; fillers count.
+
+    Units of later records may be torn, and say anything: so the last one is compared with its
+    record, and with those before it until one is right.
+    """
+    first = queues.first_offset(queue)
+    end = queues.partition_point(queue, lambda unit: unit.size > 0 and 0 <= unit.position < start)
+    while end > first and not _is_good_unit(log, queues, queue, end - 1, start):
+        end -= 1
+    return end
+
+
+def _is_good_unit(
+    log: CommitLogWriter, queues: QueueFiles, queue: QueueId, offset: int, start: int
+) -> bool:
+    unit = queues.unit(queue, offset)
+    if unit.is_filler:
+        return True
+    if unit.size <= 0 or not 0 <= unit.position < start:
+        return False
+    if unit.position < log.min_position:  # its record was deleted
+        return not offset or unit.position > queues.unit(queue, offset - 1).position
+    message = good_record(memoryview(log.read(unit.position, unit.size)), unit.position)
+    place = (*queue, offset)
+    return message is not None and place == (message.topic, message.queue_id, message.queue_offset)
+
+
+def _rescan_base(log: CommitLogWriter, checkpoint: Checkpoint) -> int:
+    """The newest file whose first message is not younger than the checkpoint; else the oldest."""
+    for base in reversed(log.bases):
+        with log.mapped(base) as view:
+            message = good_record(view, base)
+        if message is not None and message.store_timestamp <= checkpoint.rescan_before:
+            return base
+    return log.min_position
+
+
+def _bring_all(queues: QueueFiles, scan: Scan, next_offsets: dict[QueueId, int]) -> None:
+    """Write the units of scanned records; `next_offsets` has each queue's next one afterwards."""
+    for queue, (first, units) in scan.units.items():
+        known = next_offsets.get(queue, 0)
+        if first > known > 0:
+            queues.write(queue, known, FILLER * (first - known))
+        elif first > known:
+            queues.begin(queue, first)
+        if queue.topic == SCHEDULE_TOPIC:
+            there = b""
+            while len(there) < len(units) and (
+                more := queues.read(queue, first + len(there) // UNIT_BYTES, len(units))
+            ):
+                there += more
+            there = there[: len(units)].ljust(len(units), b"\0")
+            queues.write(queue, first, with_codes_of(units, there))
+        else:
+            queues.write(queue, first, units)
+        queues.touch(queue)
+        next_offsets[queue] = first + len(units) // UNIT_BYTES
+
+
+def _without_rest(
+    log: CommitLogWriter, queues: QueueFiles, end: LogEnd, truncation: Truncation | None
+) -> Truncation | None:
+    """Make zeros of the units beyond the end; what was truncated, with their offsets."""
+    for queue in list(queues.bases.keys() | end.next_offsets.keys()):
+        next_offset = end.next_offsets.get(queue, 0)
+        dropped = queues.undo(queue, next_offset)
+        if dropped > next_offset:
+            if truncation is None:
+                truncation = Truncation(str(log.path(log.base_of(end.position))), end.position, 0)
+            truncation.offsets[queue] = next_offset, dropped
+    return truncation
+
+
+def _report(end: LogEnd) -> None:
+    """Log damage, what was truncated, and files that are gone."""
+    if end.truncation is not None:
+        LOGGER.warning("%s", end.truncation)
+    for damage in end.damages[:LOGGED_MAX]:
+        LOGGER.warning(
+            "the CommitLog is damaged: %d bytes from position %d on hold no sound record (%s);"
+            " reading their messages is an error, the others are there; %s",
+            damage.end - damage.position,
+            damage.position,
+            damage.path,
+            REPAIR,
+        )
+    if (more := len(end.damages) - LOGGED_MAX) > 0:
+        LOGGER.warning("the CommitLog is damaged at %d more places", more)
+
+
+def with_codes_of(units: bytearray, there: bytes) -> bytearray:
+    """The units, with the codes of those that are there and say the same of the record."""
+    merged = bytearray()
+    for mine, other in zip(_unpack_units(bytes(units)), _unpack_units(there), strict=True):
+        merged += _pack_unit(*(other if mine[:2] == other[:2] else mine))
+    return merged

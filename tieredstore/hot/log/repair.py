@@ -1,0 +1,338 @@
+"""Damage of a hot log: what there is of it, and a log that goes on without it.
+
+P1  Looking changes nothing.
+P2  Every position and every queue offset stays. Damaged bytes are copied to files of their own
+    first; then a placeholder takes their place, a sound record without a unit, or the blank record
+    that ends a file.
+P3  A unit whose record is lost becomes a filler. Any other unit is that of its record.
+P4  Each step is durable before the next one. After a kill at any moment the same call goes on.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.names.queue_id import QueueId
+from container.record.blank import BlankRecord
+from container.record.layout import RECORD_BYTES_MIN, TRANSACTION_ROLLBACK
+from container.record.unit import FILLER_SIZE, UNIT_BYTES, UNIT_DTYPE, Units
+from provider.clock import Clock
+from provider.errors import Denied
+from provider.names import is_directory
+from provider.posix.files import posix_errors
+from tieredstore.hot.encoding import SCHEDULE_TOPIC, NewMessage, plan_append, prepare
+from tieredstore.hot.log.commit_log import CommitLogWriter
+from tieredstore.hot.log.consume_queues import QueueFiles
+from tieredstore.hot.log.deleted_queues import DeletedQueues
+from tieredstore.hot.log.directory import StoreDirectory
+from tieredstore.hot.log.durable_ends import DurableEndsFile
+from tieredstore.hot.log.files import sync_directories
+from tieredstore.hot.log.record_scan import (
+    FILLER,
+    PLACEHOLDER_FLAG,
+    PLACEHOLDER_TOPIC,
+    Damage,
+    OffsetsContradict,
+    Scan,
+    keep,
+    scan_log,
+)
+from tieredstore.hot.log.recovery import Directory, fits, with_codes_of
+from tieredstore.hot.log.topics import TopicsFile
+from tieredstore.hot.options import HotWriteOptions
+
+PLACEHOLDER_BYTES_MIN = RECORD_BYTES_MIN + len(PLACEHOLDER_TOPIC)
+PLACEHOLDER_BYTES_MAX = 1 << 20
+_NO_HOST = ("0.0.0.0", 0)  # noqa: S104 - of a record, nothing listens there
+Ranges = Sequence[tuple[int, int]]
+"""Offsets `[first, end)`, ascending."""
+
+
+@dataclass(slots=True)
+class DamagedPlace:
+    """Bytes of the CommitLog that hold no sound record, and the messages that are lost there."""
+
+    damage: Damage
+    stamp: int
+    """Store timestamp of the record before, Unix ms."""
+    is_missing: bool
+    """Whether the file is not there at all."""
+    lost: dict[QueueId, Ranges] = field(default_factory=dict[QueueId, Ranges])
+    kept: Sequence[Path] = ()
+    """Files that the bytes were copied to."""
+
+
+@dataclass(slots=True)
+class WrongUnits:
+    """Units of one queue that differ from those that its records ask for."""
+
+    queue: QueueId
+    path: str
+    """The directory of its ConsumeQueue."""
+    units: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
+    """First offsets, and the right units from there on."""
+    mended: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Offsets `[first, end)` of sound records that the units did not lead to."""
+
+
+@dataclass(slots=True)
+class HotDamage:
+    """The damage of a store directory."""
+
+    places: list[DamagedPlace] = field(default_factory=list[DamagedPlace])
+    units: list[WrongUnits] = field(default_factory=list[WrongUnits])
+
+    def __bool__(self) -> bool:
+        return bool(self.places or self.units)
+
+    @property
+    def mended(self) -> list[WrongUnits]:
+        """Queues with units that do not lead to their sound records."""
+        return [one for one in self.units if one.mended]
+
+
+class HotRepair:
+    """A store directory whose damage is looked at. `open_repair` makes it."""
+
+    def __init__(self, directory: StoreDirectory, options: HotWriteOptions, clock: Clock) -> None:
+        self._directory = directory
+        self._options = options
+        self._clock = clock
+        self._log = CommitLogWriter(
+            directory.commit_log, options.commit_log_bytes, takes_damage=True
+        )
+        self._queues = QueueFiles(
+            directory.consume_queue, options.queue_file_bytes, options.files_open_max
+        )
+
+    def __repr__(self) -> str:
+        return f"<HotRepair of {self._directory.root}>"
+
+    def look(self) -> HotDamage:
+        """What is damaged. Reads all records, at some 5 us each, and all units.
+
+        Raises:
+            Corrupt: the file of the deleted queues is damaged.
+            OSError: a file cannot be read.
+        """
+        directory = self._directory
+        durable = DurableEndsFile(directory.durable_ends).read()
+        deleted = DeletedQueues(directory.deleted_queues)
+        found = Directory(directory.was_closed, directory.checkpoint(), durable, deleted)
+        if not self._log.bases:  # lost as a whole: a start goes on after it
+            return HotDamage()
+        known: Mapping[QueueId, int] = {}
+        certain = -1
+        if durable is not None and durable.position >= self._log.min_position:
+            if fits(self._log, found):
+                known, certain = found.next_offsets(), durable.position
+            else:
+                found = Directory(directory.was_closed, directory.checkpoint(), None, deleted)
+        end = max(found.durable_end, self._log.last_hole_end)
+        scan = _scanned(self._log, self._queues, deleted, end, known, certain)
+        places = [
+            DamagedPlace(one, stamp, self._log.base_of(one.position) not in self._log.bases)
+            for one, stamp in zip(scan.damages, scan.stamps, strict=True)
+        ]
+        damage = HotDamage(places)
+        for queue in sorted(self._queues.bases.keys() | scan.units.keys()):
+            if queue in scan.units:
+                scan.fill(queue, known.get(queue, 0))
+            self._look_at(queue, scan, damage)
+        return damage
+
+    def _look_at(self, queue: QueueId, scan: Scan, damage: HotDamage) -> None:
+        """Compare a queue's units with those that its records ask for."""
+        there_first, there = self._units_of(queue)
+        first, units = scan.units.get(queue, (there_first + len(there), bytearray()))
+        start = min(first, there_first) if len(there) else first
+        present = np.zeros(max(first + len(units) // UNIT_BYTES - start, 0), UNIT_DTYPE)
+        overlap = there[: max(len(present) - (there_first - start), 0)]
+        present[there_first - start : there_first - start + len(overlap)] = overlap
+        wanted = present.copy()
+        if units:
+            if queue.topic == SCHEDULE_TOPIC:
+                units = with_codes_of(units, present[first - start :].tobytes())
+            wanted[first - start :] = np.frombuffer(bytes(units), UNIT_DTYPE)
+        for place in damage.places:
+            rows = np.flatnonzero(_are_within(wanted, [place.damage]))
+            if len(rows):
+                place.lost[queue] = _ranges(rows + start)
+        seen = Damage("", self._log.min_position, scan.end)  # a sound record there is in the scan
+        lost = _are_within(wanted, [seen])
+        is_sound = np.zeros(len(wanted), bool)
+        is_sound[first - start :] = True
+        is_sound[np.array(scan.filled.get(queue, []), np.int64) - start] = False
+        lost &= ~is_sound
+        wanted[lost] = np.frombuffer(FILLER, UNIT_DTYPE)[0]
+        differ = wanted != present
+        is_filler = (wanted["position"] == 0) & (wanted["size"] == FILLER_SIZE)
+        wrong = WrongUnits(queue, str(self._queues.path(queue, 0).parent))
+        wrong.mended = _ranges(np.flatnonzero(differ & ~is_filler) + start)
+        wrong.units = [
+            (one, wanted[one - start : end - start].tobytes())
+            for one, end in _ranges(np.flatnonzero(differ) + start)
+        ]
+        if wrong.units:
+            damage.units.append(wrong)
+
+    def _units_of(self, queue: QueueId) -> tuple[int, Units]:
+        """The first offset of a queue's files, and all units that they have room for."""
+        raws = [
+            self._queues.read(queue, base // UNIT_BYTES, self._queues.file_bytes // UNIT_BYTES)
+            for base in self._queues.bases.get(queue, ())
+        ]
+        room = self._queues.file_bytes
+        raw = b"".join(one.ljust(room, b"\0") for one in raws)
+        return self._queues.first_offset(queue), np.frombuffer(raw, UNIT_DTYPE)
+
+    def carry_out(self, damage: HotDamage) -> None:
+        """Go on without what is damaged; durable afterwards: P2, P3. May be called again.
+
+        Enters in each place where its bytes are kept.
+
+        Raises:
+            Denied: a damaged place is too small for a record; nothing was changed.
+            OSError: a file cannot be read or written.
+        """
+        for place in damage.places:
+            self._refuse_small(place.damage)
+        for place in damage.places:
+            if not place.is_missing:
+                one = place.damage
+                place.kept = keep(self._log, one.position, one.end, self._directory.truncated)
+        for place in damage.places:
+            self._replace(place)
+        for place in damage.places:
+            self._log.sync_files(place.damage.position, place.damage.end)
+        sync_directories([self._directory.commit_log])
+        for wrong in damage.units:
+            for first, units in wrong.units:
+                self._write_units(wrong.queue, first, units)
+        self._queues.sync()
+
+    def _refuse_small(self, damage: Damage) -> None:
+        is_last = damage.end == self._log.base_of(damage.position) + self._log.file_bytes
+        least = BlankRecord.SIZE if is_last else PLACEHOLDER_BYTES_MIN
+        if damage.end - damage.position < least:
+            raise Denied(
+                f"the {damage.end - damage.position} damaged bytes at position {damage.position}"
+                " are too few for a record that could take their place: restore the file from a"
+                " backup",
+                damage.path,
+            )
+
+    def _replace(self, place: DamagedPlace) -> None:
+        """Put placeholders, or the blank record of a file's end, where the damage is."""
+        at, end = place.damage.position, place.damage.end
+        if end == self._log.base_of(at) + self._log.file_bytes:
+            parts: list[bytes] = []
+            if end - at >= PLACEHOLDER_BYTES_MIN + BlankRecord.SIZE:  # else no record was there
+                parts.append(self._placeholder(at, PLACEHOLDER_BYTES_MIN, place.stamp))
+            blank = BlankRecord(end - at - sum(map(len, parts))).encode()
+            self._log.write(at, [*parts, blank])
+            return
+        while at < end:
+            size = min(end - at, PLACEHOLDER_BYTES_MAX)
+            if 0 < end - at - size < PLACEHOLDER_BYTES_MIN:
+                size -= PLACEHOLDER_BYTES_MIN
+            self._log.write(at, [self._placeholder(at, size, place.stamp)])
+            at += size
+
+    def _placeholder(self, position: int, size: int, stamp: int) -> bytes:
+        body = bytes(size - PLACEHOLDER_BYTES_MIN)
+        message = NewMessage(
+            PLACEHOLDER_TOPIC,
+            0,
+            body,
+            flag=PLACEHOLDER_FLAG,
+            sys_flag=TRANSACTION_ROLLBACK,
+            born_timestamp=stamp,
+            born_host=_NO_HOST,
+            store_host=_NO_HOST,
+        )
+        options = HotWriteOptions(
+            commit_log_bytes=self._options.commit_log_bytes,
+            message_bytes_max=PLACEHOLDER_BYTES_MAX,
+        )
+        record = prepare(message, stamp, options)
+        plan = plan_append(position, {}, [record], file_bytes=self._log.file_bytes)
+        (file,) = plan.files
+        raw = b"".join(file.parts)
+        assert (file.position, len(raw)) == (position, size), "it fits its place"
+        return raw
+
+    def _write_units(self, queue: QueueId, first: int, units: bytes) -> None:
+        """Write units where the queue has files; a start makes the others."""
+        for at in range(0, len(units), UNIT_BYTES):
+            base = (first * UNIT_BYTES + at) // self._queues.file_bytes * self._queues.file_bytes
+            if base in self._queues.bases.get(queue, ()):
+                self._queues.write(queue, first + at // UNIT_BYTES, units[at : at + UNIT_BYTES])
+
+    def close(self) -> None:
+        """Close all files. Idempotent."""
+        self._log.close()
+        self._queues.close()
+
+
+def _scanned(  # noqa: PLR0917 - what a scan begins with
+    log: CommitLogWriter,
+    queues: QueueFiles,
+    deleted: DeletedQueues,
+    durable_end: int,
+    known: Mapping[QueueId, int],
+    certain: int,
+) -> Scan:
+    """All records, and the damage between them; a record that contradicts others is damage."""
+    while True:
+        scan = Scan(log.min_position, queues, durable_end, deleted, known, certain)
+        try:
+            return scan_log(log, scan)
+        except OffsetsContradict as error:
+            durable_end = max(error.end, durable_end + 1)
+
+
+def _are_within(units: Units, places: Sequence[Damage]) -> NDArray[np.bool_]:
+    """Which units lead into one of the places, which are ascending or few."""
+    found = np.zeros(len(units), bool)
+    for one in places:
+        found |= (units["position"] >= one.position) & (units["position"] < one.end)
+    is_filler = (units["position"] == 0) & (units["size"] == FILLER_SIZE)
+    return found & (units["size"] > 0) & ~is_filler
+
+
+def _ranges(rows: NDArray[np.intp]) -> list[tuple[int, int]]:
+    """Ascending numbers as ranges `[first, end)`."""
+    groups = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+    return [(int(one[0]), int(one[-1]) + 1) for one in groups if len(one)]
+
+
+@contextmanager
+def open_repair(root: Path, options: HotWriteOptions, clock: Clock) -> Generator[HotRepair]:
+    """Hold a store directory, which no process may write, to look at its damage. Blocks.
+
+    Raises:
+        InUse: a process writes it.
+        Denied: there is no store; or a broker keeps queues of other kinds in it; or files have
+            other lengths than `options` say.
+        Corrupt, Unavailable: as opening the store.
+    """
+    with posix_errors(str(root)):
+        where = Path(options.commit_log_path) if options.commit_log_path else None
+        if not is_directory(where or root / "commitlog"):
+            raise Denied("there is no hot log here (storePathRootDir)", str(root))
+        directory = StoreDirectory(root, where)
+        try:
+            topics = TopicsFile(directory.topics)
+            directory.refuse_other_queues(lambda topic: topics.has({topic}))
+            repair = HotRepair(directory, options, clock)
+            try:
+                yield repair
+            finally:
+                repair.close()
+        finally:
+            directory.close()

@@ -1,0 +1,181 @@
+"""`config/topics.json`: the topics of a store, in RocketMQ's form. Pure but for `TopicsFile`."""
+
+import json
+import logging
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+from container.names.queue_id import QueueId
+from provider.errors import Corrupt, NotFound
+from provider.names import is_there
+from tieredstore.hot.log.files import replace_file
+
+LOGGER = logging.getLogger("tieredstore.hot")
+RESERVE_TIME = "reserve.time"
+"""RocketMQ's attribute of a topic: hours for which the tier keeps its messages."""
+
+
+def with_queues(document: dict[str, Any], queues: Iterable[QueueId], queues_min: int) -> bool:
+    """Enter the topics of `queues`, with as many queues as they need; whether anything changed.
+
+    A topic that is there keeps its settings, but for a number of queues that is too small.
+    """
+    table: dict[str, dict[str, Any]] = document.setdefault("topicConfigTable", {})
+    changed = False
+    for topic, queue_id in queues:
+        config = table.get(topic)
+        if config is None:
+            config = table[topic] = {
+                "attributes": {},
+                "order": False,
+                "perm": 6,
+                "readQueueNums": queues_min,
+                "topicFilterType": "SINGLE_TAG",
+                "topicName": topic,
+                "topicSysFlag": 0,
+                "writeQueueNums": queues_min,
+            }
+            changed = True
+        for key in ("readQueueNums", "writeQueueNums"):
+            if config.get(key, 0) <= queue_id:
+                config[key] = queue_id + 1
+                changed = True
+    return changed
+
+
+class TopicsFile:
+    """The file, replaced as a whole when a topic or one of its queues is new."""
+
+    def __init__(self, path: Path) -> None:
+        """Read it, or its backup where it is not there.
+
+        Raises:
+            Corrupt: it is not JSON with topics in it.
+            OSError: it cannot be read.
+        """
+        self._path = path
+        self._backup = path.with_name(path.name + ".bak")
+        self._document: dict[str, Any] = {}
+        self._raw = b""
+        """The file as it was read or written last."""
+        self._known: set[QueueId] = set()
+        for found in (path, self._backup):
+            if is_there(found) and (raw := found.read_bytes()).strip():
+                self._document, self._raw = _parsed(raw, found), raw
+                break
+
+    def enter(self, queues: Iterable[QueueId], queues_min: int, now_ms: int) -> None:
+        """Have these queues in the file; nothing is written where they are. Durable.
+
+        Raises:
+            OSError: it cannot be written; the old file is there.
+        """
+        new = set(queues) - self._known
+        if not new:
+            return
+        document, is_ours = self._current()
+        wanted = new if is_ours else new | self._known
+        if with_queues(document, wanted, queues_min):
+            self._write(document, now_ms)
+        self._known |= new
+
+    def set_attribute(self, topic: str, name: str, value: str | None, now_ms: int) -> None:
+        """Give a topic an attribute of RocketMQ's, such as `reserve.time`; None: take it away.
+
+        Durable. All else in the file stays as it is.
+
+        Raises:
+            NotFound: there is no such topic in the file.
+            OSError: it cannot be written; the old file is there.
+        """
+        document, _ = self._current()
+        config = document.get("topicConfigTable", {}).get(topic)
+        if config is None:
+            raise NotFound("there is no such topic", topic)
+        attributes = dict(config.get("attributes") or {})
+        attributes.pop(name, None)
+        if value is not None:
+            attributes[name] = value
+        if config.get("attributes") != attributes:
+            config["attributes"] = attributes
+            self._write(document, now_ms)
+
+    def _current(self) -> tuple[dict[str, Any], bool]:
+        """A copy of what the file has now, and whether that is what was written last.
+
+        An operator may have changed it. A file that cannot be parsed counts for nothing.
+        """
+        try:
+            raw = self._path.read_bytes()
+            if raw.strip() and raw != self._raw:
+                return _parsed(raw, self._path), False
+        except (FileNotFoundError, Corrupt) as error:
+            if self._raw:
+                LOGGER.warning("%s is written as it was known: %s", self._path, error)
+        return json.loads(json.dumps(self._document)), True
+
+    def has(self, topics: Collection[str]) -> bool:
+        """Whether one of these topics is in the file."""
+        return not self._document.get("topicConfigTable", {}).keys().isdisjoint(topics)
+
+    def write_queues(self, topic: str) -> int:
+        """How many queues producers use of a topic; 0 if it is not in the file."""
+        config: dict[str, Any] = self._document.get("topicConfigTable", {}).get(topic, {})
+        found = config.get("writeQueueNums", 0)
+        return found if isinstance(found, int) and found > 0 else 0
+
+    def forget(self, topics: Collection[str], now_ms: int) -> None:
+        """Have none of these topics in the file; nothing is written where they are not. Durable.
+
+        Raises:
+            OSError: it cannot be written; the old file is there.
+        """
+        self._known = {queue for queue in self._known if queue.topic not in topics}
+        if not self.has(topics):
+            return
+        document, _ = self._current()
+        for topic in topics:
+            document.get("topicConfigTable", {}).pop(topic, None)
+        self._write(document, now_ms)
+
+    def _write(self, document: dict[str, Any], now_ms: int) -> None:
+        version = document.setdefault("dataVersion", {"counter": 0, "stateVersion": 0})
+        version["counter"] = version.get("counter", 0) + 1
+        version["timestamp"] = now_ms
+        raw = json.dumps(document, ensure_ascii=False, indent="\t").encode()
+        replace_file(self._path, raw, backup=self._backup)
+        self._document, self._raw = document, raw
+
+
+def _parsed(raw: bytes, path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError):
+        document = None
+    if not _is_document(document):
+        raise Corrupt(
+            "the topics cannot be read: the file is not as it was written; restore it from a"
+            f" backup, such as {path.name}.bak",
+            str(path),
+        )
+    return cast("dict[str, Any]", document)
+
+
+def _is_document(document: object) -> bool:
+    """Whether the fields that are read here have their types."""
+    if not isinstance(document, dict):
+        return False
+    found = cast("dict[str, Any]", document)
+    table: Any = found.get("topicConfigTable", {})
+    version: Any = found.get("dataVersion", {})
+    if not isinstance(table, dict) or not isinstance(version, dict):
+        return False
+    configs = list(cast("dict[str, Any]", table).values())
+    numbers: list[Any] = [cast("dict[str, Any]", version).get("counter", 0)]
+    for config in configs:
+        if not isinstance(config, dict):
+            return False
+        known = cast("dict[str, Any]", config)
+        numbers += [known.get(key, 0) for key in ("readQueueNums", "writeQueueNums")]
+    return all(type(number) is int for number in numbers)

@@ -1,0 +1,214 @@
+"""Which records a part holds, where nothing is left that says so: runs of one queue each.
+
+A part has no directory. Its records say of which queue they are, which offset they have and where
+they lie in the queue's log, so a run of them says all that an extent does. What is no record is
+looked at for the next one (`resync.find_any_record`): units lie there, or damage.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from container.names.queue_id import QueueId, check_path_component
+from container.record.batch import values_at
+from container.record.columns import RecordColumns, leading_columns
+from container.record.verification import ENDS_INSIDE, walk_records
+from provider.sequential import ByteSource
+from provider.stores.packed_segments import PartName
+from tieredstore.offline.jobs.engine import Piece
+from tieredstore.offline.scan.log_scan import QUEUE_OFFSET_MAX
+from tieredstore.offline.scan.log_window import WINDOW_BYTES, LogWindow
+from tieredstore.offline.scan.record_search import bytes_needed, find_any_record
+from tieredstore.offline.scan.sources import source_of
+from tieredstore.offline.scan.split import LogPiece, TierPlace
+
+AHEAD_BYTES = 32 << 20
+"""Told to the source at once."""
+NEAR_BYTES = 64 << 10
+"""The window moves where less of it is left: moving it copies what it holds."""
+
+
+class PartRun(NamedTuple):
+    """Records of one queue that lie side by side in a part, and in the queue's log."""
+
+    position: int
+    """First byte in the log."""
+    length: int
+    first_offset: int
+    records: int
+    """How many there are; their queue offsets follow one another."""
+    object_name: str
+    object_offset: int
+
+    @property
+    def end(self) -> int:
+        """First byte of the log behind it."""
+        return self.position + self.length
+
+    @property
+    def epoch(self) -> int:
+        """Of the owner that made the part."""
+        part = PartName.parse(self.object_name)
+        return 0 if part is None else part.epoch
+
+    @property
+    def piece(self) -> LogPiece:
+        """Where its bytes lie."""
+        return LogPiece(self.position, self.length, self.object_name, self.object_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """Parts for one worker."""
+
+    parts: tuple[tuple[str, int], ...]
+    """Name and length of each."""
+    place: TierPlace
+
+    @property
+    def bytes(self) -> int:
+        """How much is read."""
+        return sum(size for _, size in self.parts)
+
+
+def part_item(task: PartTask) -> Iterator[Piece]:
+    """The mapper: a piece for each queue and part, whose payload is JSON of its runs.
+
+    Raises:
+        Unavailable: try again.
+        Denied: the storage refuses.
+        Corrupt: a data key of an encrypted tier was changed.
+    """
+    source = source_of(task.place)
+    try:
+        for name, size in task.parts:
+            found: dict[QueueId, list[PartRun]] = {}
+            for queue, run in runs_of_part(source, name, size):
+                found.setdefault(queue, []).append(run)
+            for queue, runs in found.items():
+                yield Piece(str(queue), runs[0].position, _json(runs))
+    finally:
+        source.close()
+
+
+def _json(runs: list[PartRun]) -> bytes:
+    return orjson.dumps([tuple(run) for run in runs])
+
+
+def runs_of_part(source: ByteSource, name: str, size: int) -> Iterator[tuple[QueueId, PartRun]]:
+    """The runs of one part, in order. Some 0.6 us a record; memory: a window of 4 MiB.
+
+    Raises:
+        Unavailable, Denied: as `ByteSource.read_into`.
+    """
+    if not size:
+        return
+    window = LogWindow(source, [LogPiece(0, size, name, 0)], 0, size)
+    at = told = 0
+    last: tuple[QueueId, PartRun] | None = None
+    while at < size:
+        if at >= told:
+            told = min(at + AHEAD_BYTES, size)
+            window.expect(told)
+        rows, end = _records_from(window, at)
+        for queue, run in rows:
+            run = run._replace(object_name=name)  # noqa: PLW2901 - now it is whole
+            if last is not None and last[0] == queue and _follows(last[1], run):
+                before = last[1]
+                length, records = before.length + run.length, before.records + run.records
+                last = (queue, before._replace(length=length, records=records))
+                continue
+            if last is not None:
+                yield last
+            last = (queue, run)
+        at = end if rows else find_any_record(window, end)
+    if last is not None:
+        yield last
+
+
+def _follows(before: PartRun, run: PartRun) -> bool:
+    return (
+        before.object_offset + before.length == run.object_offset
+        and before.end == run.position
+        and before.first_offset + before.records == run.first_offset
+    )
+
+
+def _records_from(window: LogWindow, at: int) -> tuple[list[tuple[QueueId, PartRun]], int]:
+    """The runs that begin at `at` and touch, and where they end; where to search, if none is."""
+    if window.end - at < NEAR_BYTES and window.end < window.limit:
+        window.move(at, WINDOW_BYTES)
+    walk = walk_records(window.raw, at - window.start)
+    if not len(walk.starts) and walk.reason == ENDS_INSIDE and window.end < window.limit:
+        needed = bytes_needed(window.raw.data[at - window.start :], window.limit - at)
+        window.move(at, max(needed, 1))
+        walk = walk_records(window.raw, at - window.start)
+    begin = at - window.start
+    ends = walk.starts + walk.sizes
+    follow = np.concatenate((np.array([begin]), ends[:-1])) == walk.starts
+    touching = len(follow) if follow.all() else int(np.argmin(follow))
+    sound = int(np.searchsorted(ends, window.lost_behind(at) - window.start, side="right"))
+    count = min(touching, sound, len(walk.starts))
+    columns, _ = leading_columns(window.raw, walk.starts[:count], walk.sizes[:count])
+    count = len(columns.headers)
+    if not count:
+        return [], at + 1
+    starts, sizes = walk.starts[:count], walk.sizes[:count]
+    found = _runs(window.raw, window.start, starts, sizes, columns)
+    return found, window.start + int(ends[count - 1])
+
+
+def _runs(
+    raw: NDArray[np.uint8],
+    at: int,
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    columns: RecordColumns,
+) -> list[tuple[QueueId, PartRun]]:
+    """Records that touch, cut where another run begins; those that no queue can have are left."""
+    headers = columns.headers
+    offsets = headers["queue_offset"].astype(np.int64)
+    positions = headers["physical_offset"].astype(np.int64)
+    queue_ids = headers["queue_id"].astype(np.int64)
+    goes_on = (
+        (np.diff(queue_ids) == 0)
+        & (np.diff(offsets) == 1)
+        & (np.diff(positions) == sizes[:-1])
+        & _same_as_before(raw, columns.topics.starts, columns.topics.ends)
+    )
+    edges = [0, *(np.flatnonzero(~goes_on) + 1).tolist(), len(starts)]
+    found: list[tuple[QueueId, PartRun]] = []
+    for first, last in pairwise(edges):
+        text = raw[columns.topics.starts[first] : columns.topics.ends[first]].tobytes()
+        topic = text.decode("utf-8", "replace")
+        offset, position = int(offsets[first]), int(positions[first])
+        queue_id = int(queue_ids[first])
+        is_possible = 0 <= offset <= QUEUE_OFFSET_MAX and position >= 0 and queue_id >= 0
+        if not is_possible or check_path_component(topic) is not None or topic.encode() != text:
+            continue
+        length = int(sizes[first:last].sum())
+        run = PartRun(position, length, offset, last - first, "", at + int(starts[first]))
+        found.append((QueueId(topic, queue_id), run))
+    return found
+
+
+def _same_as_before(
+    raw: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Of each text but the first, whether it equals the one before it."""
+    lengths = ends - starts
+    same = np.diff(lengths) == 0
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        if not length or len(rows) < 2:  # noqa: PLR2004 - two are compared
+            continue
+        texts = values_at(raw, f"V{length}", starts[rows]).view(np.uint8).reshape(-1, length)
+        neighbours = np.diff(rows) == 1
+        equal = (texts[1:] == texts[:-1]).all(axis=1)
+        same[rows[:-1][neighbours]] &= equal[neighbours]
+    return same

@@ -1,0 +1,172 @@
+"""Plan of a rebuild of files: lost ones, and their sources."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import orjson
+
+from container.check.finding import Finding
+from container.errors import BytesMissing
+from container.metadata.object_names import object_name
+from container.metadata.records import Extent, IndexFile, Segment
+from container.metadata.state import TierState
+from container.names.queue_id import QueueId
+from container.tier_reader import TierReader
+from provider.errors import Corrupt, Unavailable
+from provider.sequential import ByteSource
+from tieredstore.offline.jobs.derived import IndexPart
+from tieredstore.offline.jobs.engine import Engine
+from tieredstore.offline.jobs.rebuild_job import (
+    INDEX,
+    LOG,
+    UNITS,
+    KnownIndex,
+    KnownUnits,
+    RebuildReducer,
+    RebuildTask,
+    rebuild_item,
+)
+from tieredstore.offline.jobs.report import MadeFile
+from tieredstore.offline.scan.sources import Sum, check_sum
+
+LOOKS_MAX = 8
+"""Looks for what is lost in a tier that changes meanwhile."""
+Progress = Callable[[int, int], None]
+"""Is told bytes done, and all bytes."""
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What is to be made again."""
+
+    tasks: list[RebuildTask] = field(default_factory=list[RebuildTask])
+    units: dict[str, KnownUnits] = field(default_factory=dict[str, KnownUnits])
+    index: dict[str, KnownIndex] = field(default_factory=dict[str, KnownIndex])
+    faults: list[MadeFile] = field(default_factory=list[MadeFile])
+    """What cannot be made again at all."""
+
+    @property
+    def targets(self) -> list[str]:
+        """What a reducer is to make, in order."""
+        return [f"{UNITS}{name}" for name in self.units] + [f"{INDEX}{name}" for name in self.index]
+
+
+@dataclass(slots=True)
+class Made:
+    """What a job made, and met."""
+
+    said: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    """By target, what the reducer told."""
+    messages: int = 0
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+    def files(self, todo: Wanted) -> list[MadeFile]:
+        """What became of each target of `todo`, in order."""
+        nothing = {"fault": "no sound record of its messages is in the log"}
+        return [
+            MadeFile(target.split("/", 1)[1], said.get("bytes", 0), said.get("fault", ""))
+            for target in todo.targets
+            for said in [self.said.get(target, nothing)]
+        ]
+
+
+def make(todo: Wanted, engine: Engine, reducer: RebuildReducer, progress: Progress | None) -> Made:
+    """Run the job that makes everything."""
+    total = sum(task.split.end - task.split.start for task in todo.tasks)
+    done = 0
+
+    def told(index: int) -> None:
+        nonlocal done
+        done += todo.tasks[index].split.end - todo.tasks[index].split.start
+        if progress is not None:
+            progress(done, total)
+
+    made = Made()
+    for piece in engine.map_group(todo.tasks, rebuild_item, reducer, progress=told):
+        said = orjson.loads(piece.payload)
+        if piece.target.startswith(LOG):
+            made.messages += sum(one["records"] for one in said)
+            made.findings += gaps_told(piece.target.removeprefix(LOG), said)
+        else:
+            made.said[piece.target] = said
+    return made
+
+
+def gaps_told(queue: str, said: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
+    """The gaps that the splits of a queue have met, as findings."""
+    for one in said:
+        gaps: list[dict[str, object]] = one["gaps"]  # pyright: ignore[reportAssignmentType] - JSON of `LogGap`
+        for gap in gaps:
+            shift = f"; whole records lie {gap['shift']} bytes off" if gap["shift"] else ""
+            detail = f"{gap['length']} bytes hold no sound record: {gap['reason']}{shift}"
+            position = int(str(gap["position"]))
+            yield Finding("log-gap", f"{queue}/COMMIT_LOG", position, detail)
+
+
+WantedT = TypeVar("WantedT", bound=Wanted)
+
+
+async def settled(reader: TierReader, look: Callable[[], Awaitable[WantedT]]) -> WantedT:
+    """Look for what is lost, until two looks at the newest metadata agree.
+
+    An owner that is at work moves and expires objects, which look lost to an older view. Costs a
+    second look only where something is lost.
+
+    Raises:
+        Unavailable: the tier changes faster than it is read.
+    """
+    before: WantedT | None = None
+    for _ in range(LOOKS_MAX):
+        try:
+            found = await look()
+        except BytesMissing:  # of a manifest, which may have been replaced
+            if not await reader.refresh():
+                raise
+            continue
+        is_sound = not (found.units or found.index or found.faults)
+        agree = before and (before.targets, before.faults) == (found.targets, found.faults)
+        if is_sound or agree or not await reader.refresh():
+            return found
+        before = found
+    raise Unavailable("the tier changes faster than it is read: end its owner first", "")
+
+
+def lost_index_files(
+    state: TierState, source: ByteSource, todo: Wanted
+) -> Mapping[QueueId, list[IndexPart]]:
+    """Note the index files that are lost or damaged; which offsets of which queue they need.
+
+    Reads all index files. Blocks.
+    """
+    found: dict[QueueId, list[IndexPart]] = {}
+    for file in state.index_files.values():
+        if not is_lost(source, _sum_of(file)):
+            continue
+        if not file.coverage or file.crc32c is None:
+            fault = "it is RocketMQ's own, which does not say what it covers"
+            todo.faults.append(MadeFile(file.object_name, 0, fault))
+            continue
+        todo.index[file.object_name] = KnownIndex(file.size, file.crc32c, file.begin_timestamp)
+        for queue, start, behind in file.coverage:
+            found.setdefault(queue, []).append(IndexPart(file.object_name, start, behind))
+    return found
+
+
+def _sum_of(file: IndexFile) -> Sum:
+    return Sum(file.object_name, 0, file.size, -1 if file.crc32c is None else file.crc32c)
+
+
+def sum_of(queue: QueueId, segment: Segment, extent: Extent) -> Sum:
+    """What was published of an extent; checksum -1 where nothing was."""
+    crc = -1 if extent.crc32c is None else extent.crc32c
+    return Sum(object_name(queue, segment, extent), extent.object_offset, extent.length, crc)
+
+
+def is_lost(source: ByteSource, one: Sum) -> bool:
+    """Whether some bytes are not what was published; of those without a checksum, not there."""
+    try:
+        fault = check_sum(source, one)
+    except Corrupt:
+        return True  # encrypted, and changed
+    return fault is not None and (one.crc32c >= 0 or fault.bytes < one.length)

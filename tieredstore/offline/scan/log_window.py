@@ -1,0 +1,237 @@
+"""A window that moves over a split's log: one buffer, used again and again."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.errors import BytesMissing
+from provider.encryption.frames import CONTENT_BYTES
+from provider.errors import Corrupt
+from provider.sequential import ByteSource, ObjectRange
+from tieredstore.offline.scan.relocation import Relocated, Relocator
+from tieredstore.offline.scan.split import MISSING_BYTES, LogPiece
+
+WINDOW_BYTES = 4 << 20
+"""What a scan holds of a log, unless one record is longer: a buffer of so many bytes stays in the
+processor's cache well enough, and is long enough for calls of numpy (2 to 4 MiB measured best)."""
+REFUSED_FRAMES_MAX = 32
+"""Changed frames of one read that are told from the sound ones between them."""
+
+
+class Left(Exception):
+    """Bytes that were planned left the tier; `found` says what is there of the rest."""
+
+    def __init__(self, found: Relocated) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+class _Lost(NamedTuple):
+    """Log positions `[start, end)` of bytes that nobody can read, and why."""
+
+    start: int
+    end: int
+    reason: str
+
+
+class LogWindow:
+    """Bytes `[start, end)` of a log, which only moves forward.
+
+    Bytes that are not at their place are read where the newest metadata say that they lie. Those
+    of encrypted frames that were changed are zeros here; `lost_from` says where the first of them
+    is. Memory: `WINDOW_BYTES`, or the longest stretch that was asked for.
+    """
+
+    def __init__(
+        self,
+        source: ByteSource,
+        pieces: Sequence[LogPiece],
+        start: int,
+        limit: int,
+        *,
+        relocator: Relocator | None = None,
+        keeps_missing: bool = False,
+    ) -> None:
+        """Begin at `start`; nothing is read yet.
+
+        Args:
+            source: reads objects.
+            pieces: where the bytes lie by the plan.
+            start: first log position.
+            limit: log position that the window never passes.
+            relocator: looks up bytes that are not at their place; None where no metadata can.
+            keeps_missing: bytes that are published and not in the storage are zeros, as damaged
+                ones are. Otherwise they are `BytesMissing`.
+        """
+        self._source = source
+        self._relocator = relocator
+        self._keeps_missing = keeps_missing
+        self._pieces = [piece for piece in pieces if piece.end > start]
+        self._next_piece = 0
+        self._limit = limit
+        self._raw = np.empty(min(WINDOW_BYTES, limit - start), np.uint8)
+        self._filled = 0
+        self._lost: list[_Lost] = []
+        self._expected_until = start
+        self.start = start
+        """Log position of the first byte."""
+
+    @property
+    def end(self) -> int:
+        """Log position behind the last byte."""
+        return self.start + self._filled
+
+    @property
+    def limit(self) -> int:
+        """Log position that the window never passes."""
+        return self._limit
+
+    @property
+    def raw(self) -> NDArray[np.uint8]:
+        """The bytes; what was taken from it is overwritten when the window moves."""
+        return self._raw[: self._filled]
+
+    @property
+    def lost_from(self) -> int:
+        """Position of the first byte in the window that cannot be read; else `end`."""
+        return self.lost_behind(self.start)
+
+    def lost_behind(self, position: int) -> int:
+        """Position of the first byte at or behind another that cannot be read; else `end`."""
+        return next((max(a, position) for a, b, _ in self._lost if b > position), self.end)
+
+    @property
+    def lost_reason(self) -> str:
+        """Why the byte at `lost_from` cannot be read."""
+        return next((why for _, b, why in self._lost if b > self.start), MISSING_BYTES)
+
+    def has_all(self, start: int, end: int) -> bool:
+        """Whether every byte of `[start, end)`, which the window holds, could be read."""
+        return not any(a < end and start < b for a, b, _ in self._lost)
+
+    def expect(self, until: int) -> None:
+        """Tell the source that everything up to `until` will be read."""
+        self._expected_until = until
+        ranges = [
+            ObjectRange(
+                piece.object_name,
+                piece.object_offset + max(self.end - piece.position, 0),
+                min(piece.end, until) - max(piece.position, self.end),
+            )
+            for piece in self._pieces[self._next_piece :]
+            if piece.end > self.end and max(piece.position, self.end) < until
+        ]
+        self._source.expect(ranges)
+
+    def move(self, start: int, wanted: int) -> None:
+        """Begin at `start`, within what it holds, and hold `wanted` bytes if the log has them.
+
+        Raises:
+            Left: bytes of the plan left the tier.
+            BytesMissing: published bytes are not in the storage; names the object.
+            Unavailable, Denied: as `ByteSource.read_into`.
+            Corrupt: a data key of an encrypted tier was changed.
+        """
+        assert self.start <= start <= self.end, "a window moves forward within what it holds"
+        kept = self.end - start
+        wanted = min(wanted, self._limit - start)
+        held = self._raw
+        if wanted > len(held):
+            self._raw = np.empty(wanted, np.uint8)
+        if kept and (start > self.start or self._raw is not held):
+            self._raw[:kept] = held[self._filled - kept : self._filled]
+        self.start, self._filled = start, kept
+        self._lost = [one for one in self._lost if one.end > start]
+        view = self._raw.data
+        while self._filled < wanted:
+            self._read(view[self._filled : wanted])
+
+    def _read(self, room: memoryview) -> None:
+        """Read from one piece, as much as it has or `room` takes."""
+        while self._pieces[self._next_piece].end <= self.end:
+            self._next_piece += 1
+        piece = self._pieces[self._next_piece]
+        view = room[: piece.end - self.end]
+        begin = piece.object_offset + self.end - piece.position
+        try:
+            count = self._source.read_into(piece.object_name, begin, view)
+        except Corrupt as error:
+            _refuse_other(piece, error)
+            self._source.expect(())  # what comes next is not what it was told of
+            lost = [*self._read_around(piece, begin, view)]
+            self._filled += len(view)
+            self.expect(self._expected_until)
+        else:
+            lost = []
+            if count < len(view):
+                found = self._moved(piece, begin + count)
+                if found is not None:
+                    self._filled += count
+                    self._follow(found)
+                    return
+                lost = [(begin + count, begin + len(view), MISSING_BYTES)]
+            self._filled += len(view)
+        for low, high, reason in lost:
+            view[low - begin : high - begin] = bytes(high - low)
+            shift = piece.position - piece.object_offset
+            self._lost.append(_Lost(low + shift, high + shift, reason))
+
+    def restart(self, found: Relocated) -> None:
+        """Begin again, empty, at the first byte that is left of the log."""
+        assert found.pieces, "nothing is left to begin at"
+        self.start, self._filled, self._lost = found.pieces[0].position, 0, []
+        self._pieces, self._next_piece = list(found.pieces), 0
+        self.expect(self._expected_until)
+
+    def _moved(self, piece: LogPiece, at: int) -> Relocated | None:
+        """Where bytes lie that the storage lacks at byte `at` of a piece's object; None: zeros."""
+        found = None if self._relocator is None else self._relocator.moved(piece, at)
+        if found is None and not self._keeps_missing:
+            raise BytesMissing("published bytes are not in the storage", piece.object_name, at)
+        return found
+
+    def _follow(self, found: Relocated) -> None:
+        """Read the rest from where it lies now."""
+        if not found.pieces or found.pieces[0].position > self.end:
+            raise Left(found)
+        assert found.pieces[-1].end >= self._limit, "a log has no holes and keeps its generation"
+        self._pieces, self._next_piece = list(found.pieces), 0
+        self.expect(self._expected_until)
+
+    def _read_around(self, piece: LogPiece, begin: int, view: memoryview) -> Iterator[_Lost]:
+        """Read bytes some of which are in changed frames; yields those, by the object's bytes.
+
+        Halves what is refused until it is one frame: 2 requests for each halving, some 20 for one
+        frame of 4 MiB. Behind `REFUSED_FRAMES_MAX` frames all counts as lost: then an object was
+        replaced, or its data key is gone, and the rest is not worth a request a frame.
+        """
+        left, refused = [(begin, begin + len(view))], 0
+        while left:
+            low, high = left.pop()
+            try:
+                count = self._source.read_into(
+                    piece.object_name, low, view[low - begin : high - begin]
+                )
+            except Corrupt as error:
+                _refuse_other(piece, error)
+                middle = (low + high) // 2 // CONTENT_BYTES * CONTENT_BYTES
+                if middle <= low:
+                    middle = (low // CONTENT_BYTES + 1) * CONTENT_BYTES
+                if middle < high:
+                    left += [(middle, high), (low, middle)]
+                    continue
+                refused += 1
+                if refused == REFUSED_FRAMES_MAX:
+                    high, left = begin + len(view), []
+                yield _Lost(low, high, error.reason)
+            else:
+                if low + count < high:
+                    yield _Lost(low + count, high, MISSING_BYTES)
+
+
+def _refuse_other(piece: LogPiece, error: Corrupt) -> None:
+    """Raise what is no damage of the piece's own object: nothing can be read without a data key."""
+    if error.path != piece.object_name:
+        raise error

@@ -1,0 +1,211 @@
+"""Split: one worker's share of a scan and its result. Plain values that can be pickled."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from container.names.queue_id import QueueId
+from container.names.rocketmq import INT64_MAX
+
+Runs = list[tuple[int, int]]
+"""Queue offsets `[first, behind)`, in order of the log."""
+
+
+def edges_of_runs(offsets: NDArray[np.int64]) -> list[int]:
+    """Which rows begin a run, and the number of rows. O(rows)."""
+    return [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
+
+
+def add_runs(runs: Runs, offsets: NDArray[np.int64]) -> None:
+    """Add the offsets of some more messages, at least one; they may go on with the last run."""
+    for first, behind in pairwise(edges_of_runs(offsets)):
+        start, end = int(offsets[first]), int(offsets[behind - 1]) + 1
+        if runs and runs[-1][1] == start:
+            runs[-1] = (runs[-1][0], end)
+        else:
+            runs.append((start, end))
+
+
+ALL_OFFSETS = (0, INT64_MAX)
+ALL_TIMES = (-INT64_MAX - 1, INT64_MAX)
+MISSING_BYTES = "the storage does not have these bytes any more"
+"""Reason of a gap of published bytes that are not in the storage."""
+
+
+class LogPiece(NamedTuple):
+    """Bytes of a queue's log that lie in one object."""
+
+    position: int
+    """First byte in the log."""
+    length: int
+    object_name: str
+    """Relative to the broker's directory."""
+    object_offset: int
+    """First byte in the object."""
+
+    @property
+    def end(self) -> int:
+        """First byte of the log behind it."""
+        return self.position + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlace:
+    """Where a broker's tier lies, as far as it may be told to others: it has no secret."""
+
+    location: str = ""
+    """The broker's directory: an absolute path, or a URL such as `s3://bucket/prefix/...`."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """Keys of the configuration that say how an object store is reached; credentials come from the
+    environment of each worker."""
+    recorded_second: str = ""
+    """Where the second store is, as the journal says; "" if it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of one queue's log, for one worker."""
+
+    queue: QueueId
+    start: int
+    end: int
+    """The split owns the records that start in `[start, end)`; both are log positions."""
+    anchor: int | None
+    """A position at or before `start` where a record is known to begin: the chain of records is
+    followed from there. None: none is known, and the first record is found by its own bytes."""
+    limit: int
+    """At or behind `end`: no record that the split owns reaches beyond it. Here a record is known
+    to begin, or the segment ends."""
+    pieces: tuple[LogPiece, ...]
+    """Where the bytes of `[anchor or start, limit)` lie, in order, each touching the next."""
+    offsets: tuple[int, int] = ALL_OFFSETS
+    """Queue offsets `[from, to)` of the messages that are wanted."""
+    times_ms: tuple[int, int] = ALL_TIMES
+    """Store timestamps `[from, to)` in Unix ms of the messages that are wanted."""
+    place: TierPlace = TierPlace()
+    """The tier; `sources.source_of` opens it."""
+    generation: int | None = None
+    """`Queue.generation` of the plan, by which bytes that moved since are found again; None where
+    no journal says that: of a tier that RocketMQ's own store wrote, and of a split made by hand."""
+
+    def __post_init__(self) -> None:
+        first = self.first_byte
+        touch = all(a.end == b.position for a, b in pairwise(self.pieces))
+        if not (
+            first <= self.start < self.end <= self.limit
+            and self.pieces
+            and touch
+            and self.pieces[0].position <= first
+            and self.pieces[-1].end >= self.limit
+        ):
+            raise ValueError(f"not a split: {self}")
+
+    @property
+    def first_byte(self) -> int:
+        """Where reading begins."""
+        return self.start if self.anchor is None else self.anchor
+
+    def place_of(self, position: int) -> tuple[str, int]:
+        """The object that holds a byte of the log, and where in it."""
+        for piece in self.pieces:
+            if piece.position <= position < piece.end:
+                return piece.object_name, piece.object_offset + position - piece.position
+        return f"{self.queue}/COMMIT_LOG", position
+
+
+@dataclass(frozen=True, slots=True)
+class LogGap:
+    """Bytes of a log in which no sound record is, though there should be."""
+
+    queue: QueueId
+    position: int
+    length: int
+    reason: str
+    offset_before: int | None = None
+    """Queue offset of the last message before it in the same split; None if there is none."""
+    offset_behind: int | None = None
+    """Queue offset of the first message behind it; None if it ends with a segment or an extent."""
+    shift: int = 0
+    """Bytes by which whole records in it lie further on than they say; negative if bytes before
+    them were lost."""
+    shifted: int = 0
+    """How many such records in a row were seen."""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether published bytes are not in the storage, which is no damage."""
+        return self.reason == MISSING_BYTES
+
+    @property
+    def end(self) -> int:
+        """First byte of the log behind it."""
+        return self.position + self.length
+
+    def __str__(self) -> str:
+        where = f"{self.queue} at {self.position:,}, {self.length:,} bytes: {self.reason}"
+        return f"{where} (whole records shifted by {self.shift:+,})" if self.shift else where
+
+
+@dataclass(slots=True)
+class ScanReport:
+    """What a scan saw, filled while it runs; complete once the scan has ended."""
+
+    split: Split
+    first: int | None = None
+    """First place at or behind `split.start` where the chain of records came by."""
+    end: int | None = None
+    """First place at or behind `split.end` where it came by; None until the scan has ended."""
+    records: int = 0
+    """Records that the split owns, whether they were wanted or not."""
+    bytes: int = 0
+    """Length of those records together."""
+    first_offset: int | None = None
+    """Queue offset of the first of them."""
+    last_offset: int | None = None
+    gaps: list[LogGap] = field(default_factory=list[LogGap])
+    """In order. A gap belongs to the split in which it begins."""
+
+
+class NotMet(NamedTuple):
+    """Two neighbours of which one ended where the other did not begin."""
+
+    before: Split
+    behind: Split
+    ended: int | None
+    began: int | None
+
+
+def where_not_met(reports: Iterable[ScanReport]) -> list[NotMet]:
+    """Which neighbouring splits do not meet; none proves that nothing was lost or found twice.
+
+    Proof, by induction over the splits of a segment in order: the first one follows the chain from
+    the segment's first byte. Each ends at the first place of the chain at or behind its `end`; if
+    the next one begins there, it follows the same chain. So all together found what one scan of
+    the whole segment finds. Splits that only stand side by side (another segment, bytes between
+    them that nobody asked for) are not compared.
+    """
+    ordered = sorted(reports, key=lambda report: (report.split.queue, report.split.start))
+    found: list[NotMet] = []
+    for one, two in pairwise(ordered):
+        touch = one.split.queue == two.split.queue and one.split.end == two.split.start
+        if touch and (one.end is None or one.end != two.first):
+            found.append(NotMet(one.split, two.split, one.end, two.first))
+    return found
+
+
+def pieces_between(pieces: Sequence[LogPiece], start: int, end: int) -> tuple[LogPiece, ...]:
+    """The parts of `pieces` (in order) that lie in `[start, end)`. O(log pieces + parts)."""
+    found: list[LogPiece] = []
+    first = bisect_right(pieces, start, key=lambda piece: piece.end)
+    for piece in islice(pieces, first, None):
+        if piece.position >= end:
+            break
+        low, high = max(piece.position, start), min(piece.end, end)
+        place = piece.object_offset + low - piece.position
+        found.append(LogPiece(low, high - low, piece.object_name, place))
+    return tuple(found)

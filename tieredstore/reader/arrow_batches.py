@@ -1,0 +1,166 @@
+"""Queues and topics as Arrow record batches."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportUnknownLambdaType=false, reportMissingTypeStubs=false
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from container.names.queue_id import QueueId
+from container.record.batch import as_bytes
+from container.record.body import decompress
+from container.record.columns import RecordColumns, locate_columns
+from container.record.layout import COMPRESSED
+from fetcher.result import Selection
+from provider.errors import Corrupt
+from tieredstore.reader.arrow_columns import SCHEMA, ColumnMaker, gathered
+from tieredstore.reader.cursor import OnDamage, Wanted
+from tieredstore.reader.topic import CursorOf
+
+# pyarrow ships no types; what the other modules take from here is given one.
+
+
+BODY = "body"
+BODIES_BYTES_MAX = 32 << 20
+"""Bytes of decompressed bodies after which a batch ends."""
+
+
+def schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    """The schema of some columns, in the order given; None: all.
+
+    Raises:
+        ValueError: there is no such column, which names the nearest; or one is named twice.
+    """
+    if columns is None:
+        return SCHEMA
+    if isinstance(columns, str):
+        raise ValueError(f"columns are a list of names: write [{columns!r}]")  # noqa: TRY004 - said
+    for number, name in enumerate(columns):
+        if name not in SCHEMA.names:
+            near = get_close_matches(str(name).lower(), SCHEMA.names, 1) or SCHEMA.names
+            raise ValueError(f"there is no column {name!r}: did you mean {' or '.join(near)}?")
+        if name in columns[:number]:  # no engine can tell the two apart
+            raise ValueError(f"the column {name!r} is named twice")
+    return pa.schema([SCHEMA.field(name) for name in columns])
+
+
+def reader_of(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
+    """Batches in the form that pandas, polars and DuckDB take."""
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+async def record_batches(
+    cursor_of: CursorOf, queues: Sequence[QueueId], wanted: Wanted, schema: pa.Schema
+) -> AsyncIterator[pa.RecordBatch]:
+    """Queue after queue, a batch or more for each fetch; decoded in a thread.
+
+    Holds one fetch (`readAheadMessageSizeThreshold`) and one batch.
+    """
+    left = wanted.messages_max
+    for queue in queues:
+        if left is not None and left <= 0:
+            return
+        async for result in cursor_of(queue, replace(wanted, messages_max=left), None):
+            if left is not None:
+                left -= len(result.messages)
+            for selection in result.messages.selections:
+                batches = batches_of(selection, queue, schema, on_damage=wanted.on_damage)
+                while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                    yield batch
+
+
+def batches_of(
+    selection: Selection, queue: QueueId, schema: pa.Schema, *, on_damage: OnDamage | None
+) -> Iterator[pa.RecordBatch]:
+    """The messages of one run as batches: one, unless their bodies become large.
+
+    About 1 us a message with all columns, and the decompression of bodies.
+
+    Raises:
+        Corrupt: a record contradicts the format, or, without `on_damage`, a body cannot be
+            decompressed.
+    """
+    run, picked = selection.run, selection.picked
+    records = locate_columns(
+        run.data, run.starts[picked], run.sizes[picked], path=f"{queue}/COMMIT_LOG"
+    )
+    told = None if on_damage is None else partial(on_damage, queue)
+    yield from batches_of_records(
+        as_bytes(run.data), records, schema, path=str(queue), on_damage=told
+    )
+
+
+def batches_of_records(
+    raw: NDArray[np.uint8],
+    records: RecordColumns,
+    schema: pa.Schema,
+    *,
+    path: str,
+    on_damage: Callable[[int, Corrupt], None] | None,
+) -> Iterator[pa.RecordBatch]:
+    """Located records as batches: one, unless their bodies become large. All is copied.
+
+    `on_damage` is told the queue offset of each message whose body cannot be decompressed.
+
+    Raises:
+        Corrupt: without `on_damage`, a body cannot be decompressed; names `path`.
+    """
+    flags, lengths = records.headers["sys_flag"], records.tails["body_length"]
+    if BODY not in schema.names or not ((flags & COMPRESSED != 0) & (lengths > 0)).any():
+        bodies = gathered(raw, records.bodies) if BODY in schema.names else None
+        yield _batch(raw, records, bodies, schema)
+        return
+    for rows, bodies in _decompressed(raw, records, path, on_damage):
+        if len(rows):
+            yield _batch(raw, records.taken(rows), pa.array(bodies, pa.binary()), schema)
+
+
+def _batch(
+    raw: NDArray[np.uint8], records: RecordColumns, bodies: pa.Array | None, schema: pa.Schema
+) -> pa.RecordBatch:
+    maker = ColumnMaker(raw, records)
+    columns = [bodies if name == BODY else maker.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _decompressed(
+    raw: NDArray[np.uint8],
+    records: RecordColumns,
+    path: str,
+    on_damage: Callable[[int, Corrupt], None] | None,
+) -> Iterator[tuple[NDArray[np.int64], list[bytes]]]:
+    """Rows and their bodies, some at a time, so that what is held at once is bounded."""
+    view = raw.data
+    rows: list[int] = []
+    bodies: list[bytes] = []
+    held = 0
+    spans = zip(records.bodies.starts.tolist(), records.bodies.ends.tolist(), strict=True)
+    flags = records.headers["sys_flag"].tolist()
+    for row, (start, end) in enumerate(spans):
+        position = int(records.headers["physical_offset"][row])
+        try:
+            body = (
+                decompress(view[start:end], flags[row], path=path, position=position)
+                if end > start
+                else b""
+            )
+        except Corrupt as error:
+            if on_damage is None:
+                raise
+            on_damage(int(records.headers["queue_offset"][row]), error)
+            continue
+        rows.append(row)
+        bodies.append(body)
+        held += len(body)
+        if held >= BODIES_BYTES_MAX:
+            yield np.array(rows), bodies
+            rows, bodies, held = [], [], 0
+    yield np.array(rows, np.int64), bodies

@@ -1,0 +1,242 @@
+"""Cursor over a queue: large steps from an offset or time to an end, over gaps and damage."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from numbers import Real
+from typing import Self
+
+import numpy as np
+
+from container.metadata.records import Gap
+from container.names.queue_id import QueueId
+from container.names.rocketmq import INT64_MAX
+from fetcher.fetcher import TieredMessageFetcher
+from fetcher.result import FetchedMessages, FetchResult, FetchStatus, Selection
+from fetcher.source import TierQueue
+from fetcher.tag_filter import parse_subscription
+from provider.errors import Corrupt, NotFound
+from tieredstore.message import Message
+
+Moment = datetime | int
+"""A time: a datetime with its time zone, or Unix ms."""
+OnDamage = Callable[[QueueId, int, Corrupt], None]
+"""Told queue, offset and cause of a damaged message, which is then passed over."""
+OnGap = Callable[[QueueId, Gap], None]
+"""Told of messages that were lost before they could be tiered, when a read passes over them."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which messages, as `ReadableTier.messages` describes it."""
+
+    offset: int | None = None
+    """First queue offset; None: the oldest."""
+    messages_max: int | None = None
+    """Messages at most, over all queues; None: to the end."""
+    tags: str | None = None
+    since_ms: int | None = None
+    """Stored at this time or later, Unix ms."""
+    until_ms: int | None = None
+    """Stored before this time, Unix ms."""
+    on_damage: OnDamage | None = None
+    on_gap: OnGap | None = None
+
+    @classmethod
+    def of(  # noqa: PLR0917 - in the order that the arguments of `messages` have
+        cls,
+        offset: int | None,
+        messages_max: int | None,
+        tags: str | None,
+        since: Moment | None,
+        until: Moment | None,
+        on_damage: OnDamage | None,
+        on_gap: OnGap | None,
+    ) -> Self:
+        """What the arguments of `ReadableTier.messages` say.
+
+        Raises:
+            ValueError: as `moment_ms` and `parse_subscription`.
+        """
+        parse_subscription(tags)
+        return cls(
+            offset=offset,
+            messages_max=messages_max,
+            tags=tags,
+            since_ms=None if since is None else moment_ms(since),
+            until_ms=None if until is None else moment_ms(until),
+            on_damage=on_damage,
+            on_gap=on_gap,
+        )
+
+
+def moment_ms(moment: Moment) -> int:
+    """A time in Unix ms, the first that is not before it.
+
+    Raises:
+        ValueError: the datetime has no time zone, or this is no time.
+    """
+    if not isinstance(moment, datetime):
+        if isinstance(moment, Real):  # numpy's, too
+            return moment
+        raise ValueError(f"{moment!r} is no time: give a datetime or Unix ms")
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment.isoformat()} has no time zone: give one, such as datetime.UTC")
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))
+
+
+GROUP = "tieredstore"
+"""The consumer group that read-ahead follows where the caller names none."""
+FETCH_MESSAGES_MAX = 4096
+
+
+class QueueCursor:
+    """Goes through a queue in large steps: `async for result in cursor`. Nothing is to be closed.
+
+    Each step is one fetch that advanced; a step over a gap or over messages of other tags may hold
+    no message. Ends at the queue's end as it was published when the tier was opened or refreshed.
+    After an error the next step tries again at `offset`, which may be set.
+    """
+
+    def __init__(
+        self, fetcher: TieredMessageFetcher, source: TierQueue, wanted: Wanted, *, bytes_max: int
+    ) -> None:
+        """`bytes_max`: a step ends with the message that reaches it."""
+        self.queue: QueueId = source.id
+        self.offset: int = source.min_offset if wanted.offset is None else wanted.offset
+        """Where the next step begins. Before the first step, times are not looked up yet."""
+        self._first = self.offset
+        self._fetcher = fetcher
+        self._source = source
+        self._wanted = wanted
+        self._left = INT64_MAX if wanted.messages_max is None else wanted.messages_max
+        self._end = INT64_MAX
+        self._bytes_max = bytes_max
+        self._has_begun = False
+        # A damaged unit says nothing of tags, so what passes over damage looks at the records.
+        subscription = parse_subscription(wanted.tags)
+        self._tags_here = None if wanted.on_damage is None else subscription
+
+    def __repr__(self) -> str:
+        return f"<QueueCursor {self.queue} at {self.offset}>"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> FetchResult:
+        """One step; raises as `get_message`, and NotFound where it began beyond the end."""
+        if not self._has_begun:
+            await self._seek()
+        while self._left > 0 and self.offset < self._end:
+            try:
+                return await self._step()
+            except Corrupt as error:
+                if self._wanted.on_damage is None:
+                    raise
+                self._wanted.on_damage(self.queue, self.offset, error)
+                self.offset += 1
+        raise StopAsyncIteration
+
+    async def _seek(self) -> None:
+        """Look up the times that were asked for."""
+        wanted = self._wanted
+        if wanted.since_ms is not None:
+            self.offset = max(self.offset, await self._place(wanted.since_ms))
+        if wanted.until_ms is not None:
+            self._end = await self._place(wanted.until_ms)
+        self._has_begun = True
+
+    async def _place(self, moment_ms: int) -> int:
+        """The first offset stored at a time or later; a gap right before it may be, too."""
+        found = await self._fetcher.offset_by_time(self.queue, moment_ms)
+        if found is None:
+            return self._source.min_offset
+        starts = (gap.start for gap in self._source.gaps if gap.end == found)
+        return max(self._source.min_offset, next(starts, found))
+
+    async def _step(self) -> FetchResult:
+        began = self.offset
+        result = await self._fetcher.get_message(
+            GROUP,
+            *self.queue,
+            began,
+            messages_max=min(self._left, FETCH_MESSAGES_MAX, self._end - began),
+            subscription=None if self._tags_here is not None else self._wanted.tags,
+            bytes_max=self._bytes_max,
+            exact_tags=True,
+        )
+        if result.status is FetchStatus.OFFSET_OVERFLOW_BADLY and began == self._first:
+            raise NotFound(
+                f"offset {began} lies behind the end, {result.max_offset}: choose one in "
+                f"[{result.min_offset}, {result.max_offset})",
+                str(self.queue),
+            )
+        if result.next_offset <= began:
+            raise StopAsyncIteration
+        messages = result.messages
+        if result.next_offset > self._end:
+            messages = _before(messages, self._end)
+        if self._tags_here is not None:
+            messages = _with_tags(messages, self._tags_here.tags)
+        self._left -= len(messages)
+        self.offset = min(result.next_offset, self._end)
+        if self._wanted.on_gap is not None:
+            for gap in self._source.gaps:
+                if gap.start < self.offset and gap.end > began:
+                    self._wanted.on_gap(self.queue, gap)
+        if messages is result.messages:
+            return result
+        return FetchResult(
+            result.status, result.next_offset, result.min_offset, result.max_offset, messages
+        )
+
+
+def messages_of(
+    messages: FetchedMessages, queue: QueueId, on_damage: OnDamage | None
+) -> Iterator[Message]:
+    """The messages of one step, each made when it is asked for.
+
+    Raises:
+        Corrupt: while iterating, without `on_damage`: a body cannot be decompressed, or a record
+            contradicts the format.
+    """
+    path = str(queue)
+    if on_damage is None:
+        for stored in messages.decode():
+            yield Message.of(stored, path=path)
+        return
+    for offset, raw in zip(messages.offsets.tolist(), messages, strict=True):
+        try:
+            yield Message.decode(raw, path=path)
+        except Corrupt as error:
+            on_damage(queue, offset, error)
+
+
+def _before(messages: FetchedMessages, end: int) -> FetchedMessages:
+    """Those below the offset `end`."""
+    parts: list[Selection] = []
+    count = 0
+    for part in messages.selections:
+        keep = int(np.searchsorted(part.run.offsets[part.picked], end))
+        if keep and part.indices is None:
+            parts.append(part._replace(stop=part.start + keep))
+        elif keep and part.indices is not None:
+            parts.append(part._replace(indices=part.indices[:keep]))
+        count += keep
+    return FetchedMessages(tuple(parts), count)
+
+
+def _with_tags(messages: FetchedMessages, tags: frozenset[str]) -> FetchedMessages:
+    """Those whose records have one of the tags; about 1 us a message."""
+    parts: list[Selection] = []
+    count = 0
+    for part in messages.selections:
+        places = np.arange(len(part.run))[part.picked]
+        fits = [message.tags in tags for message in part.run.decode(part.picked)]
+        indices = places[np.array(fits, np.bool_)]
+        if len(indices):
+            parts.append(Selection(part.run, 0, 0, indices))
+        count += len(indices)
+    return FetchedMessages(tuple(parts), count)

@@ -1,0 +1,83 @@
+"""Replay position of a followed CommitLog, kept in the tier."""
+
+from contextlib import suppress
+
+from container.names.tier_objects import FOLLOWED_PREFIX, FollowedName
+from container.tier import Tier
+from provider.clock import Clock
+from provider.errors import StoreError
+from tieredstore.following.hot_log import RocketMqHotLog
+from tieredstore.following.log_reader.log_scan import Remembered
+
+
+class FollowedMemory:
+    """What one owner of a tier remembers of the log that it follows.
+
+    An error of the storage loses nothing but the time to read the log again, so none is raised.
+    """
+
+    def __init__(self, hot: RocketMqHotLog, tier: Tier, *, kept_every_s: float) -> None:
+        """What is tiered within `kept_every_s` before a crash is read again by the next start."""
+        self._kept_every_s = kept_every_s
+        self._hot = hot
+        self._tier = tier
+        self._kept: FollowedName | None = None
+
+    def __repr__(self) -> str:
+        return f"<FollowedMemory: {self._kept}>"
+
+    async def recall(self) -> bool:
+        """Let the hot log begin where the owner before us came to; before its first poll.
+
+        One listing, and three requests where something is remembered. What owners before that one
+        said does not count: the one after them may have cut the tier, or followed otherwise.
+
+        Returns:
+            Whether something is remembered; whether it holds shows at the first poll.
+        """
+        if not self._hot.is_of_log_alone:
+            return False
+        with suppress(StoreError):
+            listed = await self._tier.store.list(FOLLOWED_PREFIX)
+            names = [name for one in listed if (name := FollowedName.parse(one.name)) is not None]
+            fitting = [name for name in names if self._is_believed(name)]
+            if fitting:
+                newest = max(fitting)
+                said = Remembered.decode(bytes(await self._tier.store.read(str(newest))))
+                if said is not None and said.position == newest.position:
+                    await self._hot.resume(said)
+                    await self._keep(said)  # else two starts in a row would lose it
+            await self._forget([name for name in names if name != self._kept])
+        return self._kept is not None
+
+    async def keep(self) -> None:
+        """Write down how far the log is tiered now, if that is further than before."""
+        if not self._hot.is_of_log_alone:
+            return
+        with suppress(StoreError):
+            said = await self._hot.remembered()
+            before = self._kept
+            if said is not None and (before is None or said.position > before.position):
+                await self._keep(said)
+                await self._forget([] if before is None else [before])
+
+    async def run(self, clock: Clock) -> None:
+        """`keep` again and again, until cancelled."""
+        while self._hot.is_of_log_alone:
+            await clock.sleep(self._kept_every_s)
+            await self.keep()
+
+    def _is_believed(self, name: FollowedName) -> bool:
+        state = self._tier.state
+        # a journal that was restored from a backup does not have the entry
+        return name.epoch == self._tier.journal.epoch - 1 and name.sequence <= state.sequence
+
+    async def _keep(self, said: Remembered) -> None:
+        # read after what was released, whose entries are therefore below this number
+        sequence = self._tier.state.sequence
+        name = FollowedName(self._tier.journal.epoch, sequence, said.position)
+        await self._tier.store.create(str(name), [said.encode()])
+        self._kept = name
+
+    async def _forget(self, names: list[FollowedName]) -> None:
+        await self._tier.store.delete([str(name) for name in names])
