@@ -90,7 +90,7 @@ async def test_units_that_point_at_codas_are_read_checked_and_imported_like_othe
     assert point_at_codas(tree) == 3
     assert await contents(tree) == before
     # Each unit is the last of a read once: the read must go on behind the coda.
-    for module in ("check.queue", "java.import_tier"):
+    for module in ("check.queue", "java.migration"):
         monkeypatch.setattr(f"container.{module}.UNITS_AT_ONCE", 1)
     reader = await opened(tree)
     assert [str(one) async for one in check_tier(reader, journal=False)] == []
