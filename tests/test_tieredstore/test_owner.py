@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -190,8 +190,10 @@ class Rival:
     store: MemoryStore = field(default_factory=MemoryStore)
     heartbeat: Heartbeat | None = None
 
-    async def begin(self) -> Journal:
-        owner = await asyncio.to_thread(lambda: elsewhere(owner_name(self.clock, beat_s=30.0)))
+    async def begin(self, owner: str = "") -> Journal:
+        """`owner`: "" is elsewhere."""
+        if not owner:
+            owner = await asyncio.to_thread(lambda: elsewhere(owner_name(self.clock, beat_s=30.0)))
         journal = await Journal.take_ownership(
             self.store, clock=self.clock, rng=Random(1), owner=owner, cluster="C", broker="b"
         )
@@ -268,6 +270,34 @@ async def test_a_clean_end_is_believed_at_once() -> None:
     await journal.close()
     await rival.heartbeat.end()
     await rival.start().permit(journal.state.broker)
+    assert rival.clock.monotonic_s() == 0.0
+
+
+@pytest.fixture
+def living() -> Iterator[str]:
+    """The name of an owner whose process runs."""
+    owner = owner_name(ManualClock(), beat_s=30.0)
+    said = ProcessName.parse(owner)
+    assert said is not None
+    with subprocess.Popen(["sleep", "60"]) as process:
+        started = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        owner = owner.replace(f":{said.pid} ", f":{process.pid} ")
+        yield owner.replace(f";start={said.start};", f";start={started};")
+        process.kill()
+
+
+@pytest.mark.process
+async def test_a_clean_end_is_believed_although_the_process_lives_on(living: str) -> None:
+    """A program that closed its store in an object store, and has more to do."""
+    rival = Rival()
+    journal = await rival.begin(living)
+    assert rival.heartbeat is not None
+    assert isinstance(await raised(rival.start().permit(journal.state.broker)), Owned)
+    await journal.close()
+    await rival.heartbeat.end()
+    start = rival.start()
+    assert await raised(start.permit(journal.state.broker)) is None
+    assert not start.earlier_lives
     assert rival.clock.monotonic_s() == 0.0
 
 

@@ -133,17 +133,17 @@ class Takeover:
         Raises:
             Owned: it lives, and this start does not stand by.
         """
-        if evidence == Life.LIVES and not self._stands_by:
-            raise owned_error(broker, self._where)
         if evidence == Life.GONE:
             return
         if self._watch is None or self._watch[0] != broker.epoch:
             self._watch = broker.epoch, OwnerWatch(self._store, broker.epoch)
         seen = await self._watch[1].look()
-        if seen == Seen.ALIVE and not self._stands_by:
+        if seen in {Seen.ENDED, Seen.REPLACED}:
+            self.earlier_lives = False  # a program that closed the tier may run on
+            return
+        if (evidence == Life.LIVES or seen == Seen.ALIVE) and not self._stands_by:
             raise owned_error(broker, self._where)
-        if seen not in {Seen.ENDED, Seen.REPLACED}:
-            await self._wait_for_lease(broker, self._watch[1])
+        await self._wait_for_lease(broker, self._watch[1])
 
     async def _wait_for_lease(self, broker: Broker, watch: OwnerWatch) -> None:
         said = ProcessName.parse(broker.owner)
