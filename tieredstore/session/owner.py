@@ -75,26 +75,27 @@ async def when_usable(
     *,
     clock: Clock,
     start_s: float,
-    passing: tuple[type[StoreError], ...] = PASSING,
+    may_pass: Callable[[StoreError], bool] = lambda _: True,
     told: Callable[[StoreError], None] = lambda _: None,
 ) -> ResultT:
     """Call `attempt` until the storage can be used, for at most `start_s` seconds; 0 tries once.
 
     A clock that is not set yet, a token that is being renewed, permissions that are not there yet
     and outages pass. The first failure is logged at once, later ones if they differ; `told` is
-    called with each that is waited out. Infinite seconds: without end.
+    called with each that is waited out. Infinite seconds: without end. `may_pass` says of an error
+    of `PASSING` whether it is waited out.
 
     Raises:
         Unavailable: it could not be used in that time.
-        Unauthorized: `start_s` is 0, and the storage refuses us for now.
+        Unauthorized: the storage refuses us for now, and that is not waited out.
         And what else `attempt` raises, at once.
     """
     began_s, failures, reported = clock.monotonic_s(), 0, ""
     while True:
         try:
             return await attempt()
-        except passing as error:
-            if not start_s:
+        except PASSING as error:
+            if not start_s or not may_pass(error):
                 raise
             left_s = max(0.0, began_s + start_s - clock.monotonic_s())
             if error.reason != reported:

@@ -174,13 +174,17 @@ class TierKeeper:
     async def _opened(self, stack: AsyncExitStack) -> ColdSide:
         """Open the tier, for as long as it takes where it is awaited."""
         may_await = self._starts and self._knows_ends()
-        passing = PASSING if self._start_s else (Unavailable,)
+
+        def may_pass(error: StoreError) -> bool:
+            # One that refuses a first attempt has wrong credentials, as a rule.
+            is_away = isinstance(error, Unavailable) or self._reads.awaited is not None
+            return self._start_s > 0 or is_away
 
         async def attempt() -> ColdSide:
             try:
                 return await stack.enter_async_context(self._open_cold())
-            except passing as error:
-                if may_await and self._reads.awaited is None:
+            except PASSING as error:
+                if may_await and self._reads.awaited is None and may_pass(error):
                     LOGGER.warning(
                         "the tier does not answer: until it does, offsets continue from the hot "
                         "log alone, and what only the tier has cannot be read"
@@ -190,7 +194,7 @@ class TierKeeper:
                 raise
 
         start_s = self._start_s or (math.inf if may_await else 0.0)
-        return await when_usable(attempt, clock=self._clock, start_s=start_s, passing=passing)
+        return await when_usable(attempt, clock=self._clock, start_s=start_s, may_pass=may_pass)
 
     def _tell(self, error: Exception | None) -> None:
         waiting, self._waiting = self._waiting, []

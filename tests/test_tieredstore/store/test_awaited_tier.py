@@ -2,13 +2,16 @@
 
 import logging
 import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from container.tier import Tier
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
-from provider.errors import Denied, StoreError, Unavailable
+from provider.errors import Denied, StoreError, Unauthorized, Unavailable
 from tests.support.hot_store import new_message
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import OUTAGE, TieredWorld
@@ -108,6 +111,27 @@ async def test_by_disable_the_hot_log_alone_counts_and_nothing_is_tiered(
         assert store.cold is not None
         assert store.cold.is_paused
         await store.set_level("FORCE")
+        assert await walked(store, 0, TIERED) == bodies(0, TIERED)
+
+
+async def test_an_awaited_tier_may_refuse_for_a_while_once_it_answers(
+    world: TieredWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that is not set yet, or a token that is being renewed."""
+    errors = [Unavailable("it is away", "tier"), Unauthorized("the token has expired", "tier")]
+    own = world.own
+
+    @asynccontextmanager
+    async def refusing() -> AsyncGenerator[Tier]:
+        if errors:
+            raise errors.pop(0)
+        async with own() as tier:
+            yield tier
+
+    monkeypatch.setattr(world, "own", refusing)
+    async with world.store() as store:
+        assert store.awaited is not None
+        await back(world, store)
         assert await walked(store, 0, TIERED) == bodies(0, TIERED)
 
 
