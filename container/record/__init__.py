@@ -1,1 +1,1 @@
-"""One RocketMQ message or unit, and columns of them: formats and batch kernels, no I/O."""
+"""RocketMQ messages and ConsumeQueue units, single and as columns. No I/O."""

@@ -1,4 +1,4 @@
-"""What stands where no message is: the end of a local CommitLog file, and the old segment coda."""
+"""Records without a message: the end of a local CommitLog file, and the old segment coda."""
 
 from dataclasses import dataclass
 from struct import Struct
@@ -8,14 +8,14 @@ from provider.errors import Corrupt
 from provider.object_store import Buffer
 
 BLANK_MAGIC = 0xCBD4_3194
-"""Stands where a record has its magic code, in blanks and in codas."""
+"""Magic code of blanks and codas, in the place of a record's magic code."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlankRecord:
-    """The end of a local CommitLog file: the next record did not fit and is in the next file.
+    """End of a local CommitLog file. The next record did not fit and is in the next file.
 
-    Only these 8 bytes are written; the rest of the file is arbitrary.
+    Only these 8 bytes are written. The rest of the file is arbitrary.
     """
 
     size: int
@@ -25,15 +25,15 @@ class BlankRecord:
     SIZE: ClassVar[int] = 8
 
     def encode(self) -> bytes:
-        """The 8 bytes."""
+        """Return the 8 bytes."""
         return self.LAYOUT.pack(self.size, BLANK_MAGIC)
 
     @classmethod
     def decode(cls, raw: Buffer, *, path: str, position: int) -> Self:
-        """Read the blank that stands at `position` of `path`.
+        """Decode the blank at `position` of `path`.
 
         Raises:
-            Corrupt: it is not one.
+            Corrupt: the bytes are not a blank record.
         """
         if len(raw) != cls.SIZE:
             raise Corrupt(f"blank record has {len(raw)} of {cls.SIZE} bytes", path, position)
@@ -45,10 +45,10 @@ class BlankRecord:
 
 @dataclass(frozen=True, slots=True)
 class Coda:
-    """The end of a sealed tier CommitLog segment, as RocketMQ 5.1.0 to 5.2.0 wrote it.
+    """End of a sealed tier CommitLog segment, as written by RocketMQ 5.1.0 to 5.2.0.
 
-    It counts as part of the segment: the next one's base lies after it. We read it, never write
-    it.
+    Part of the segment: the next segment's base lies after it. This program reads codas and never
+    writes them.
     """
 
     end_timestamp: int
@@ -58,15 +58,15 @@ class Coda:
     SIZE: ClassVar[int] = 16
 
     def encode(self) -> bytes:
-        """The 16 bytes: their length, the blank magic, the timestamp."""
+        """Return the 16 bytes: their length, the blank magic, the timestamp."""
         return self.LAYOUT.pack(self.SIZE, BLANK_MAGIC, self.end_timestamp)
 
     @classmethod
     def decode(cls, raw: Buffer, *, path: str, position: int) -> Self:
-        """Read the coda that stands at `position` of `path`.
+        """Decode the coda at `position` of `path`.
 
         Raises:
-            Corrupt: it is not one.
+            Corrupt: the bytes are not a coda.
         """
         if len(raw) != cls.SIZE:
             raise Corrupt(f"coda has {len(raw)} of {cls.SIZE} bytes", path, position)

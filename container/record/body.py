@@ -1,7 +1,7 @@
 """Compressed message bodies: zlib, LZ4 frames, Zstandard, by the bits of the sysFlag."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
-# lz4 ships no types; what it returns is given one at each call.
+# lz4 ships no types: each call casts its result.
 import zlib
 from enum import IntEnum
 from typing import cast
@@ -14,22 +14,22 @@ from provider.errors import Corrupt
 from provider.object_store import Buffer
 
 BODY_BYTES_MAX = 64 << 20
-"""Default bound of a decompressed body; brokers take at most 4 MiB compressed by default."""
+"""Default limit of a decompressed body. Brokers accept at most 4 MiB compressed by default."""
 
 FRAMES_MAX = 1024
-"""Most frames that one body may consist of; each costs at least a call."""
+"""Limit of frames in one body. Each frame costs at least one call."""
 
-_ZSTD_BLOCK_BYTES = 128 << 10  # most that one Zstandard block can become
-_ZSTD_BLOCK_STORED = 4  # least that one Zstandard block takes
+_ZSTD_BLOCK_BYTES = 128 << 10  # most that one Zstandard block can expand to
+_ZSTD_BLOCK_STORED = 4  # fewest bytes of one Zstandard block
 _FEED_BYTES_MIN = 64
 _ZLIB_DEFLATE = 8  # RFC 1950: the method in the low bits of the first byte
 _FRAME_MAGICS = {1: bytes.fromhex("04224d18"), 2: bytes.fromhex("28b52ffd")}  # LZ4, Zstandard
-_SKIPPABLE = 5, bytes.fromhex("2a4d18")  # RFC 8878: 50 to 5f, 2a, 4d, 18 begin a frame to skip
+_SKIPPABLE = 5, bytes.fromhex("2a4d18")  # RFC 8878: 50 to 5f, 2a, 4d, 18 begin a skippable frame
 _OUTPUT_BYTES = 1 << 20
 
 
 class CompressionType(IntEnum):
-    """How a body is compressed; the numbers are RocketMQ's, shifted left by 8 in the sysFlag."""
+    """Compression of a body. The numbers are RocketMQ's, shifted left by 8 in the sysFlag."""
 
     LZ4 = 1
     ZSTD = 2
@@ -37,7 +37,7 @@ class CompressionType(IntEnum):
 
 
 class NotDecompressed(Corrupt):
-    """Skip the message: a producer made its body wrong, or the body is damaged."""
+    """Undecompressable body: damaged, or encoded wrongly by its producer. Skip the message."""
 
 
 class _Unbounded(Exception):
@@ -49,7 +49,7 @@ class _Truncated(Exception):
 
 
 def compress(body: Buffer, kind: CompressionType) -> tuple[bytes, int]:
-    """The compressed body, and the bits that a sysFlag must have for it. O(length)."""
+    """Return the compressed body and its sysFlag bits. O(length)."""
     flags = COMPRESSED | (kind << 8)
     if kind is CompressionType.LZ4:
         return cast("bytes", lz4.frame.compress(bytes(body))), flags
@@ -61,14 +61,14 @@ def compress(body: Buffer, kind: CompressionType) -> tuple[bytes, int]:
 def decompress(
     body: Buffer, sys_flag: int, *, path: str, position: int, bytes_max: int = BODY_BYTES_MAX
 ) -> bytes:
-    """The body as the producer gave it. O(length); holds at most about twice `bytes_max`.
+    """Return the body as the producer sent it. O(length); holds at most about twice `bytes_max`.
 
-    Bytes after a complete zlib stream are ignored, further LZ4 and Zstandard frames are read, as
-    Java's streams do.
+    Like Java's streams: bytes after a complete zlib stream are ignored, and further LZ4 and
+    Zstandard frames are read.
 
     Raises:
-        NotDecompressed: the body is damaged, cut short, of an unknown kind, or becomes longer than
-            `bytes_max`.
+        NotDecompressed: the body is damaged, truncated, of an unknown kind, or decompresses to more
+            than `bytes_max` bytes.
     """
     if not sys_flag & COMPRESSED:
         return bytes(body)
@@ -94,10 +94,10 @@ def decompress(
 def check_compression(body: Buffer, sys_flag: int, *, path: str, position: int) -> None:
     """Compare the first bytes of a body with the format that its sysFlag names. O(1).
 
-    It finds bodies that a producer flagged and did not compress, at the cost of no decompression.
+    Finds bodies that a producer flagged but did not compress, without decompressing any.
 
     Raises:
-        NotDecompressed: they are of another format, or the sysFlag names an unknown one.
+        NotDecompressed: the bytes are of another format, or the sysFlag names an unknown one.
     """
     if not sys_flag & COMPRESSED:
         return
@@ -147,7 +147,7 @@ def _read_lz4(body: bytes, bytes_max: int) -> bytes:
 
 
 def _read_zstd(body: bytes, bytes_max: int) -> bytes:
-    """Feed so little at a time that no piece can become longer than what may still come."""
+    """Decompress in portions small enough that no output can exceed the remaining limit."""
     found = bytearray()
     rest = memoryview(body)
     for _ in range(FRAMES_MAX):

@@ -16,52 +16,55 @@ from provider.errors import Corrupt
 from provider.object_store import Buffer
 
 _extend = cast("Callable[[int, Any], int]", vars(google_crc32c)["extend"])
-"""The library says nothing of its types."""
+"""Untyped in the library."""
 
 
 def crc32c(data: Buffer, before: int = 0) -> int:
-    """CRC-32C of `data`, continued from `before`, the checksum of what lies before it.
+    """CRC-32C of `data`, continued from `before`, the checksum of the preceding bytes.
 
-    Copies nothing. The library takes `bytes` and arrays only, so that any other buffer passes as
-    an array over the same memory, for 0.4 us.
+    Copies nothing. The library accepts only `bytes` and arrays. Any other buffer is passed as an
+    array over the same memory, which costs 0.4 us.
     """
     return _extend(before, data if isinstance(data, bytes) else np.frombuffer(data, np.uint8))
 
 
-# isal's types leave the buffer open; it is given one here.
+# isal's types leave the buffer parameter open: the cast below declares it.
 
 
 BODY_CRC_MASK = 0x7FFF_FFFF
 RECORD_CRC_DIGITS = 10
 RECORD_CRC_PREFIX = (RECORD_CRC + NAME_END).encode()
 RECORD_CRC_BYTES = len(RECORD_CRC_PREFIX) + RECORD_CRC_DIGITS + 1
-"""Length of the property, always the record's last bytes."""
+"""Length of the property in bytes. It is always the end of the record."""
 
 assert RECORD_CRC_BYTES == 20, "an on-disk format never drifts"  # noqa: PLR2004 - the format's
 
 crc32 = cast("Callable[[Buffer], int]", isal_zlib.crc32)
-"""CRC-32 as zlib has it, several times as fast."""
+"""CRC-32 as in zlib, several times as fast."""
 
 _INT64 = Struct(">q")
 _END = PAIR_END.encode()
 
 
 def body_crc_of(body: Buffer) -> int:
-    """CRC-32 of a body as it is stored (compressed), without the sign bit; 0 for an empty one."""
+    """CRC-32 of a stored (compressed) body, without the sign bit. 0 for an empty body."""
     return crc32(body) & BODY_CRC_MASK
 
 
 def encode_record_crc(covered: Buffer) -> bytes:
-    """The property for a record whose bytes before it are `covered`.
+    """Encode the checksum property of a record whose preceding bytes are `covered`.
 
-    CRC-32 without the sign bit in ten decimal digits, the least significant first.
+    The value is the CRC-32 without the sign bit, in ten decimal digits, least significant first.
     """
     digits = f"{crc32(covered) & BODY_CRC_MASK:0{RECORD_CRC_DIGITS}d}"[::-1]
     return RECORD_CRC_PREFIX + digits.encode() + _END
 
 
 def has_record_crc(raw: Buffer) -> bool:
-    """Whether one whole record ends with the property; False for what is not a record. O(1)."""
+    """Whether a whole record ends with the checksum property.
+
+    False for bytes that are no record. O(1).
+    """
     start = len(raw) - RECORD_CRC_BYTES
     if start < 0 or bytes(raw[start : start + len(RECORD_CRC_PREFIX)]) != RECORD_CRC_PREFIX:
         return False
@@ -77,7 +80,10 @@ def has_record_crc(raw: Buffer) -> bool:
 
 
 def record_crc_is_valid(raw: Buffer) -> bool:
-    """Whether the property of a record agrees with its bytes; True for a record without one."""
+    """Whether a record's checksum property matches its bytes.
+
+    True for a record without the property.
+    """
     if not has_record_crc(raw):
         return True
     covered = memoryview(raw)[:-RECORD_CRC_BYTES]
@@ -85,7 +91,7 @@ def record_crc_is_valid(raw: Buffer) -> bool:
 
 
 def renew_record_crc(record: memoryview) -> bool:
-    """Recompute the property of one whole record in place; False if it has none."""
+    """Recompute the checksum property of a whole record in place. Return False if it has none."""
     if not has_record_crc(record):
         return False
     record[-RECORD_CRC_BYTES:] = encode_record_crc(record[:-RECORD_CRC_BYTES])

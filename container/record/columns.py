@@ -26,11 +26,11 @@ from provider.errors import Corrupt
 from provider.object_store import Buffer
 
 LEAP_BYTES = 32 << 10
-"""Bytes that are walked record by record before a leap is tried."""
+"""Bytes that are scanned record by record before a leap is tried."""
 SMALL_BYTES = 640
-"""Mean length of records up to which a leap is faster: it looks at every byte."""
+"""Mean record length, in bytes, up to which a leap is faster. A leap reads every byte."""
 RECORDS_MAX = 1 << 13
-"""Records of one leap, at most: a leap that ends early costs no more than these."""
+"""Maximum of records in one leap. It limits the loss of a leap that ends early."""
 _FIRST_BYTE = MAGIC_V1 >> 24
 _SIZE_SHIFT = np.uint64(32)
 _MAGIC_MASK = np.uint64(0xFFFF_FFFF)
@@ -39,7 +39,7 @@ assert MAGIC_V2 >> 24 == _FIRST_BYTE, "both begin with the byte that is searched
 
 
 class Leaps:
-    """Finds runs of whole records in some bytes, without a step for each."""
+    """Finder of runs of adjacent whole records, without a Python step for each record."""
 
     def __init__(self, raw: NDArray[np.uint8], end: int) -> None:
         self._raw = raw
@@ -47,10 +47,11 @@ class Leaps:
         self._found: NDArray[np.int64] | None = None
 
     def run_from(self, place: int) -> NDArray[np.int64]:
-        """Records of which the first is at `place` and each touches the next: starts and sizes.
+        """Return starts and sizes of adjacent records, the first of which is at `place`.
 
-        They are those that a walk from there meets first; none if there is none at `place`. Some 80
-        ns a record of 300 bytes, the first time; then what is known is used again.
+        The result is the beginning of what a scan from `place` finds. It is empty if `place` holds
+        no record. The first call costs some 80 ns for a record of 300 bytes. Later calls use its
+        result.
         """
         if self._found is None:
             self._found = self._find(place)
@@ -62,7 +63,7 @@ class Leaps:
         return near if touches.all() else near[:, : int(np.argmin(touches)) + 1]
 
     def _find(self, place: int) -> NDArray[np.int64]:
-        """Where a magic number and a possible size stand, from `place` on, and the sizes."""
+        """Places from `place` on that have a magic number and a possible size, and these sizes."""
         last = self._end - RECORD_BYTES_MIN
         searched = self._raw[place + MAGIC_AT : max(last + MAGIC_AT + 1, 0)]
         places = np.flatnonzero(searched == _FIRST_BYTE) + place
@@ -76,7 +77,7 @@ class Leaps:
 TAIL_DTYPE = np.dtype(
     [("reconsume_times", ">i4"), ("prepared_transaction_offset", ">i8"), ("body_length", ">i4")]
 )
-"""What lies between the store host and the body."""
+"""Fields between the store host and the body."""
 _TIMESTAMP_BYTES = 8
 
 assert layout_of(0).body - layout_of(0).tail == TAIL_DTYPE.itemsize, (
@@ -85,22 +86,22 @@ assert layout_of(0).body - layout_of(0).tail == TAIL_DTYPE.itemsize, (
 
 
 Rows = slice | NDArray[np.int64] | NDArray[np.bool_]
-"""Some of many records: a slice, their indices, or a mask."""
+"""Row selection: a slice, indices, or a mask."""
 
 
 class Spans(NamedTuple):
-    """A part of each record: first byte, and the one behind the last, in the buffer."""
+    """Byte range `[starts, ends)` of one part of each record, in the buffer."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
 
     def taken(self, rows: "Rows") -> "Spans":
-        """Those of some records."""
+        """Select some rows."""
         return Spans(self.starts[rows], self.ends[rows])
 
 
 class RecordColumns(NamedTuple):
-    """The fields of many records, by name; parts of variable length as their places."""
+    """Fields of many records, by name. Parts of variable length are given by their places."""
 
     headers: NDArray[np.void]
     """`HEADER_DTYPE`: the fields before the born host."""
@@ -108,14 +109,14 @@ class RecordColumns(NamedTuple):
     tails: NDArray[np.void]
     """`TAIL_DTYPE`."""
     born_hosts: Spans
-    """Address of 4 or 16 bytes, and port of 4."""
+    """Address of 4 or 16 bytes, then port of 4 bytes."""
     store_hosts: Spans
     bodies: Spans
     topics: Spans
     properties: Spans
 
     def taken(self, rows: Rows) -> "RecordColumns":
-        """The fields of some of the records. O(rows)."""
+        """Select the fields of some records. O(rows)."""
         return RecordColumns(
             self.headers[rows],
             self.store_timestamps[rows],
@@ -131,9 +132,9 @@ class RecordColumns(NamedTuple):
 def leading_columns(
     data: Buffer | NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> tuple[RecordColumns, str]:
-    """The fields of the leading sound records, and why the next is not; "" when all are.
+    """Return the fields of the leading sound records, and the fault of the next, "" for none.
 
-    As `locate_columns`, and 2 us a record more where one is not sound. Never raises.
+    Costs as `locate_columns`, and 2 us a record more if one is not sound. Never raises.
     """
     raw = as_bytes(data)
     found = _located(raw, starts, sizes)
@@ -153,13 +154,13 @@ def leading_columns(
 def locate_columns(
     data: Buffer, starts: NDArray[np.int64], sizes: NDArray[np.int64], *, path: str
 ) -> RecordColumns:
-    """The fields of the records of `sizes[i]` bytes at `starts[i]`, by `header.unpack_record`.
+    """Locate the fields of the records of `sizes[i]` bytes at `starts[i]` (`header.unpack_record`).
 
-    Some 0.2 us a record. Topics are located, not compared; nor are checksums.
+    Some 0.2 us a record. Topics are located, not compared. Checksums are not verified.
 
     Raises:
-        Corrupt: a record's magic, size or a length contradicts the format; names `path` and the
-            position that the first of them has in its bytes 28..35.
+        Corrupt: magic, size or a length of a record contradicts the format. The error names `path`
+            and the position that the first such record has in its bytes 28..35.
     """
     raw = as_bytes(data)
     found = _located(raw, starts, sizes)
@@ -171,7 +172,7 @@ def locate_columns(
 def _located(
     raw: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> RecordColumns | None:
-    """The fields; None if any record is not sound."""
+    """Return the fields, or None if any record is not sound."""
     if (sizes < RECORD_BYTES_MIN).any():
         return None
     headers = headers_at(raw, starts)
@@ -228,19 +229,19 @@ ANOTHER_BODY = "the body differs from its checksum"
 
 
 class Contents(NamedTuple):
-    """How many leading records are sound, and where their properties begin."""
+    """Number of leading sound records, and the positions of their properties."""
 
     good: int
     reason: str
-    """Why record number `good` is not sound; "" when all are."""
+    """Fault of record number `good`. "" if all are sound."""
     shape: RecordShape | None
-    """The shape of all of them; None if they have several, or if there are none."""
+    """Shape of all records. None if they have several shapes, or if there are no records."""
     properties_at: NDArray[np.int32]
-    """First byte of the properties of each sound record, counted from the record's first."""
+    """First byte of the properties of each sound record, counted from the record's first byte."""
 
 
 class _Parts(NamedTuple):
-    """Where the parts of records lie in the buffer, and in each record."""
+    """Positions of the parts of records, in the buffer and in each record."""
 
     bodies: NDArray[np.int64]
     body_ends: NDArray[np.int64]
@@ -255,24 +256,24 @@ def verify_contents(
     *,
     topic: bytes,
 ) -> Contents:
-    """Check what `judge_headers` did not: lengths, topic, and the CRC of the body.
+    """Verify the parts that `judge_headers` leaves out: lengths, topic, and the CRC of the body.
 
-    With it everything in a record is compared with something else, except times, hosts, flags,
-    counters and properties. (A CRC over the whole record, where there is one, is not compared: a
-    tier that RocketMQ wrote, or that was taken over from it, has those of the records' former
-    places.) O(n): some 0.3 us a record and a CRC-32 over its body.
+    After both, every part of a record is verified except times, hosts, flags, counters and
+    properties. A whole-record CRC is not verified: in a tier that RocketMQ wrote, or that was
+    imported from it, these CRCs are those of the records' former positions. O(n): some 0.3 us a
+    record, and a CRC-32 over its body.
 
     Args:
         buffer: has a record of `sizes[i]` bytes at `starts[i]`.
         starts: first byte of each record.
         sizes: length of each record in bytes.
         headers: their first fields (`PREFIX_DTYPE`), without a fault.
-        topic: the only one that they may have.
+        topic: the only topic that they may have.
     """
     raw = as_bytes(buffer)
     shapes = _shapes_of(headers, topic)
     parts = None if shapes is None else _parts_of(raw, starts, sizes, headers, shapes)
-    if shapes is None or parts is None:  # one of them is not sound: which?
+    if shapes is None or parts is None:  # at least one is not sound: find the first
         count, reason = _first_unsound(raw, starts, sizes, topic)
         sound = verify_contents(raw, starts[:count], sizes[:count], headers[:count], topic=topic)
         return sound if sound.reason else sound._replace(reason=reason)
@@ -287,9 +288,9 @@ def properties_of_all(
     sizes: NDArray[np.int64],
     shape: RecordShape,
 ) -> NDArray[np.int32] | None:
-    """Where the properties begin in each record; None unless all are sound and of this shape.
+    """Position of the properties in each record. None unless all are sound and of this shape.
 
-    By the rule of `header.unpack_record`. The records must lie in `data`. O(n), 0.1 us a record.
+    Uses the rule of `header.unpack_record`. The records must lie in `data`. O(n), 0.1 us a record.
     """
     headers = headers_at(data, starts)
     fits = (headers["size"] == sizes) & (headers["magic"] == shape.magic)
@@ -308,7 +309,7 @@ def _properties_of_shape(
     body_lengths: NDArray[np.int64],
     shape: RecordShape,
 ) -> NDArray[np.int32] | None:
-    """As `properties_of_all`, of records whose headers fit the shape."""
+    """As `properties_of_all`, for records whose headers fit the shape."""
     layout, between = shape.layout, shape.after_body_bytes
     room = sizes - (layout.body + between)
     if not ((body_lengths >= 0) & (body_lengths <= room)).all():
@@ -325,7 +326,7 @@ def _properties_of_shape(
 
 
 def _shapes_of(headers: NDArray[np.void], topic: bytes) -> list[RecordShape] | None:
-    """The shapes that occur, nearly always one; None if a version cannot have this topic."""
+    """Shapes that occur, nearly always one. None if a version cannot hold this topic."""
     if not len(headers):
         return []
     magics, bits = headers["magic"], headers["sys_flag"] & HOST_BITS
@@ -345,7 +346,7 @@ def _parts_of(
     headers: NDArray[np.void],
     shapes: list[RecordShape],
 ) -> _Parts | None:
-    """Where the parts lie; None if the lengths or the topic of any record contradict them."""
+    """Locate the parts. None if the lengths or the topic of any record contradict the shapes."""
     if len(shapes) == 1:
         return _parts_of_shape(raw, starts, sizes, headers, shapes[0])
     count = len(starts)
@@ -385,7 +386,7 @@ def _parts_of_shape(
 def _leading_intact(
     raw: NDArray[np.uint8], headers: NDArray[np.void], parts: _Parts
 ) -> tuple[int, str]:
-    """How many leading records have the checksum that their body gives, and why not the next."""
+    """Number of leading records with a valid body checksum, and the fault of the next."""
     count, reason = len(headers), ""
     view = raw.data
     spans = zip(parts.bodies.tolist(), parts.body_ends.tolist(), strict=True)
@@ -400,7 +401,7 @@ def _leading_intact(
 def _first_unsound(
     raw: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], topic: bytes
 ) -> tuple[int, str]:
-    """Which record is the first whose lengths, topic or body are not right, and why; 2 us each."""
+    """Index of the first record with a wrong length, topic or body, and its fault. 2 us each."""
     view = raw.data
     pairs = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
     for index, (start, end) in enumerate(pairs):

@@ -1,4 +1,4 @@
-"""Many stored records as messages: checked together, each made when it is asked for."""
+"""Lazy decoding of many stored records: validation in batches, messages on demand."""
 
 from collections.abc import Iterator
 from itertools import repeat
@@ -15,17 +15,17 @@ from provider.errors import Corrupt
 from provider.object_store import Buffer
 
 TOGETHER_MIN = 8
-"""Fewer records are checked one by one: the batch has fixed costs of some 30 us."""
+"""Below this number, records are validated one by one: a batch has fixed costs of some 30 us."""
 
 
 class MessageDecoder:
-    """Makes a `StoredMessage` of any of the records in a buffer.
+    """Decoder of any of the records in a buffer to `StoredMessage`.
 
-    The lengths inside the records are checked for all of them when the decoder is made, some
-    0.1 us a record, if they have one shape (topic, version, kinds of host) and no fault; not again
-    if `verify_contents` did. Else each record is checked when its message is made, some 1.5 us.
+    The constructor validates the lengths inside all records, at some 0.1 us a record, if they have
+    one shape (topic, version, kinds of host) and no fault. It skips this if `verify_contents` has
+    done it. Otherwise each record is validated when its message is decoded, at some 1.5 us.
 
-    Keeps 4 bytes a record, and the buffer and columns that it was given.
+    Keeps 4 bytes a record, and the given buffer and columns.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class MessageDecoder:
         path: str,
         contents: Contents | None = None,
     ) -> None:
-        """`data` has a record of `sizes[i]` bytes at `starts[i]`; `path` is for errors.
+        """`data` has a record of `sizes[i]` bytes at `starts[i]`. `path` is for errors.
 
-        `contents`: what `verify_contents` found, if it was asked; all must be sound.
+        `contents` is the result of `verify_contents`, if it was called. All records must be sound.
         """
         self._data = memoryview(data)
         self._starts = starts
@@ -61,21 +61,24 @@ class MessageDecoder:
 
     @property
     def is_checked(self) -> bool:
-        """Whether all records are known to be sound; else each is checked for itself."""
+        """Whether all records are known to be sound.
+
+        Otherwise each is validated when it is decoded.
+        """
         return self._shape is not None
 
     def messages(self, picked: slice | NDArray[np.int64]) -> Iterator[StoredMessage]:
-        """The messages of some records. Each is a copy and keeps nothing of the buffer alive.
+        """Decode some records. Each message is a copy and keeps no reference to the buffer.
 
-        The iterator raises `Corrupt` in place of a message whose record contradicts the format,
-        with the position in its CommitLog that the record itself has in bytes 28..35.
+        The iterator raises `Corrupt` in place of a message whose record contradicts the format. The
+        error has the CommitLog position that the record holds in its bytes 28..35.
         """
         starts = self._starts[picked]
         ends = starts + self._sizes[picked]
         views = map(self._data.__getitem__, map(slice, starts.tolist(), ends.tolist()))
         if self._shape is None:
             return map(self._decoded, views)
-        # A chain of calls in C, with one step of Python for each message: `StoredMessage()`.
+        # A chain of calls in C, with one Python step for each message: `StoredMessage()`.
         records = map(memoryview.tobytes, views)
         places = self._properties_at[picked].tolist()
         return map(StoredMessage, records, repeat(self._shape), places)

@@ -1,16 +1,16 @@
-"""Where the fields of a stored message lie: every position, bit and magic number, once.
+"""Field positions, flag bits and magic numbers of a stored message, all declared here.
 
-Two bits of the sysFlag say whether a host takes 8 or 20 bytes, so everything after the born host
-moves. No other module writes such a position down.
+Two bits of the sysFlag decide whether each host takes 8 or 20 bytes, which shifts every field after
+the born host. No other module declares such a position.
 """
 
 from dataclasses import dataclass
 from struct import Struct
 
 MAGIC_V1 = 0xDAA3_20A7
-"""Topic length in 1 byte."""
+"""Version with a topic length of 1 byte."""
 MAGIC_V2 = 0xDAA3_20AB
-"""Topic length in 2 bytes; for topics over 127 UTF-16 units."""
+"""Version with a topic length of 2 bytes, for topics over 127 UTF-16 units."""
 TOPIC_UNITS_MAX_V1 = 127
 
 COMPRESSED = 0x001
@@ -22,7 +22,7 @@ TRANSACTION_ROLLBACK = 0x00C
 BORN_HOST_V6 = 0x010
 STORE_HOST_V6 = 0x020
 HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
-"""The bits that say where the fields after the born host lie."""
+"""Bits that decide the positions of the fields after the born host."""
 NEED_UNWRAP = 0x040
 INNER_BATCH = 0x080
 COMPRESSION_TYPE_MASK = 0x700
@@ -52,18 +52,18 @@ PROPERTIES_LENGTH_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """Positions, counted from the record's first byte, for one pair of host kinds."""
+    """Field positions, counted from the record's first byte, for one pair of host kinds."""
 
     born_host_bytes: int
     store_timestamp: int
     store_host: int
     store_host_bytes: int
     tail: int
-    """Reconsume times."""
+    """Position of the reconsume times, which begin the tail."""
     body_length: int
     body: int
     fixed: Struct
-    """All before the body; a host is its address in bytes and its port."""
+    """All fields before the body. A host is its address in bytes and its port."""
 
     def overhead(self, magic: int) -> int:
         """Length in bytes of a record with empty body, topic and properties."""
@@ -91,12 +91,12 @@ _LAYOUTS = tuple(
 
 
 def layout_of(sys_flag: int) -> RecordLayout:
-    """Positions of the fields of a record with this sysFlag, or its lowest byte."""
+    """Field positions of a record with this sysFlag, or its lowest byte."""
     return _LAYOUTS[(sys_flag >> 4) & 3]
 
 
 RECORD_BYTES_MIN = layout_of(0).overhead(MAGIC_V1)
-"""No record is shorter."""
+"""Minimal length of a record in bytes."""
 
 assert HEAD.size == 48, "an on-disk format never drifts"  # noqa: PLR2004 - the format's number
 assert TAIL.size == 16, "an on-disk format never drifts"  # noqa: PLR2004 - the format's number

@@ -1,4 +1,4 @@
-"""A stored message: the record that lies in CommitLogs, hot and cold, as an object with fields."""
+"""A stored message: the record of a CommitLog, hot or cold, as an object with fields."""
 
 from struct import Struct
 from typing import Any, Self
@@ -48,12 +48,12 @@ _PAIR_END = PAIR_END.encode()
 
 
 class StoredMessage:
-    """One message with everything that its record says. `compose` makes a new one.
+    """A message with all fields of its record. `compose` creates a new one.
 
-    A message *is* a copy of its record's bytes, and each field is decoded when it is read: some
-    0.1 us a field. `body`, `properties` and what is made of them are new objects at each reading,
-    so keep one that is needed twice. A message that is kept holds its own record and nothing of
-    the buffer that it was read from.
+    A message *is* a copy of its record's bytes. Each field is decoded when it is read, at some 0.1
+    us a field. `body`, `properties` and values derived from them are new objects at each access:
+    keep a value that is needed twice. A message holds its own record, and no reference to the
+    buffer that it was read from.
 
     Immutable. Two messages are equal if their records are. Body and properties are as stored
     (compressed, encoded).
@@ -62,7 +62,7 @@ class StoredMessage:
     __slots__ = ("_properties_at", "_record", "_shape")
 
     def __init__(self, record: bytes, shape: RecordShape, properties_at: int) -> None:
-        """For `record/decoding.py`, which has checked what it gives; others use `decode`."""
+        """For `record/decoding.py`, which validates the arguments. Other callers use `decode`."""
         self._record = record
         self._shape = shape
         self._properties_at = properties_at
@@ -86,7 +86,7 @@ class StoredMessage:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> Self:
-        """A new message: version, host bits of `sys_flag` and body CRC follow from the rest.
+        """Create a message. Version, host bits of `sys_flag` and body CRC are derived.
 
         Raises:
             ValueError: the topic or the properties are too long.
@@ -116,10 +116,10 @@ class StoredMessage:
 
     @classmethod
     def decode(cls, raw: Buffer, *, path: str, position: int) -> Self:
-        """Read the one record that `raw` is, found at `position` of `path`; about 1.5 us.
+        """Decode the one record in `raw`, found at `position` of `path`. About 1.5 us.
 
-        All that can be wrong is found here, not when a field is read. Tolerant where RocketMQ is:
-        the body's CRC is not checked here, and properties are kept as they are.
+        All format errors are raised here, none when a field is read. Tolerant where RocketMQ is:
+        the CRC of the body is not verified, and properties are kept unchanged.
 
         Raises:
             Corrupt: magic, size or a length contradicts the format, or the topic is not UTF-8.
@@ -134,11 +134,11 @@ class StoredMessage:
         return cls(record, shape, properties_at)
 
     def fields(self) -> MessageFields:
-        """All fields at once, some 0.8 us: where most are wanted, faster than one by one."""
+        """Decode all fields at once, in some 0.8 us. Faster than one by one if most are needed."""
         return MessageFields.decode(self._record, self._shape, self._properties_at)
 
     def _replace(self, **changes: Any) -> Self:  # noqa: ANN401 - as a NamedTuple has it
-        """The same message with other values in some fields; no other field follows them.
+        """Copy with other values in some fields. No other field is adapted.
 
         Raises:
             ValueError: the topic or the properties are too long, or a host does not fit `sys_flag`.
@@ -161,88 +161,88 @@ class StoredMessage:
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """Topic name."""
         return self._shape.topic
 
     @property
     def queue_id(self) -> int:
-        """The queue's number."""
+        """Number of the queue."""
         return _int32_at(self._record, QUEUE_ID_AT)[0]
 
     @property
     def queue_offset(self) -> int:
-        """Which message of its queue this is."""
+        """Position of the message in its queue."""
         return _int64_at(self._record, QUEUE_OFFSET_AT)[0]
 
     @property
     def physical_offset(self) -> int:
-        """First byte of the record in its CommitLog; in a tier, that of the queue."""
+        """First byte of the record in its CommitLog. In a tier, the queue's CommitLog."""
         return _int64_at(self._record, PHYSICAL_OFFSET_AT)[0]
 
     @property
     def body(self) -> bytes:
-        """The body, as it is stored."""
+        """Body as stored."""
         shape = self._shape
         return self._record[shape.layout.body : self._properties_at - shape.after_body_bytes]
 
     @property
     def body_crc(self) -> int:
-        """As stored; `body_is_intact` compares."""
+        """Stored checksum of the body. `body_is_intact` verifies it."""
         return _uint32_at(self._record, BODY_CRC_AT)[0]
 
     @property
     def properties(self) -> bytes:
-        """Names and values as they are stored; `property_map` decodes them."""
+        """Names and values as stored. `property_map` decodes them."""
         return self._record[self._properties_at :]
 
     @property
     def flag(self) -> int:
-        """The user's own number."""
+        """Number set by the user."""
         return _int32_at(self._record, FLAG_AT)[0]
 
     @property
     def sys_flag(self) -> int:
-        """RocketMQ's bits: compression, transaction, kinds of host."""
+        """RocketMQ's flag bits: compression, transaction, kinds of host."""
         return _int32_at(self._record, SYS_FLAG_AT)[0]
 
     @property
     def born_timestamp(self) -> int:
-        """When the producer made it, in Unix ms."""
+        """Creation time at the producer, Unix ms."""
         return _int64_at(self._record, BORN_TIMESTAMP_AT)[0]
 
     @property
     def born_host(self) -> Host:
-        """The producer."""
+        """Address and port of the producer."""
         return self._host_at(BORN_HOST_AT, self._shape.layout.store_timestamp)
 
     @property
     def store_timestamp(self) -> int:
-        """When the broker stored it, in Unix ms."""
+        """Store time at the broker, Unix ms."""
         return _int64_at(self._record, self._shape.layout.store_timestamp)[0]
 
     @property
     def store_host(self) -> Host:
-        """The broker."""
+        """Address and port of the broker."""
         return self._host_at(self._shape.layout.store_host, self._shape.layout.tail)
 
     @property
     def reconsume_times(self) -> int:
-        """How often a consumer gave it back."""
+        """Number of times that a consumer returned the message for retry."""
         return _int32_at(self._record, self._shape.layout.tail)[0]
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """Where the prepared half of a transactional message lies."""
+        """Position of the prepared half of a transactional message."""
         return _int64_at(self._record, self._shape.layout.tail + _INT32.size)[0]
 
     @property
     def magic(self) -> int:
-        """The version's magic number."""
+        """Magic number of the version."""
         return self._shape.magic
 
     @property
     def shape(self) -> RecordShape:
-        """Where the fields lie; shared by the messages that are alike."""
+        """Field layout, shared by messages of the same topic, version and kinds of host."""
         return self._shape
 
     @property
@@ -252,34 +252,34 @@ class StoredMessage:
 
     @property
     def body_is_intact(self) -> bool:
-        """Whether the body has the CRC that was stored with it."""
+        """Whether the body matches its stored CRC."""
         return body_crc_of(self.body) == self.body_crc
 
     @property
     def property_map(self) -> dict[str, str]:
-        """The properties by name; decoded at each reading, some 0.2 us a property."""
+        """Properties by name. Decoded at each access, at some 0.2 us a property."""
         return decode_properties(self.properties)
 
     @property
     def tags(self) -> str:
-        """The property TAGS; "" if there is none. 0.3 us, however many properties there are."""
+        """Property TAGS, or "" if there is none. 0.3 us, for any number of properties."""
         return self._property(*_TAGS)
 
     @property
     def keys(self) -> list[str]:
-        """The user keys: the property KEYS, split at blanks."""
+        """User keys: the property KEYS, split at blanks."""
         return split_keys(self._property(*_KEYS))
 
     @property
     def message_id(self) -> str:
-        """The offset message id: store host, port and physical offset in upper-case hex."""
+        """Offset message id: store host, port and physical offset in upper-case hex."""
         is_v6 = bool(self.sys_flag & STORE_HOST_V6)
         address, port = self.store_host
         place = _INT32.pack(port) + _INT64.pack(self.physical_offset)
         return (packed_address(address, is_v6=is_v6) + place).hex().upper()
 
     def encode(self) -> bytes:
-        """The record's bytes."""
+        """Return the record's bytes."""
         return self._record
 
     def _host_at(self, start: int, end: int) -> Host:
@@ -287,7 +287,7 @@ class StoredMessage:
         return address_text(self._record[start:port_at]), _int32_at(self._record, port_at)[0]
 
     def _property(self, name: str, begin_first: bytes, begin_later: bytes) -> str:
-        """The value that `decode_properties` would give, found without decoding the others."""
+        """Find the value that `decode_properties` would return, without decoding the others."""
         properties = self._record[self._properties_at :]
         _, is_later, value = properties.rpartition(begin_later)
         if not is_later:
@@ -295,13 +295,13 @@ class StoredMessage:
                 return ""
             value = properties[len(begin_first) :]
         value = value.partition(_PAIR_END)[0]
-        if not value:  # an empty one does not count, so an earlier pair of that name may
+        if not value:  # an empty value does not count, so an earlier pair of that name may
             return self.property_map.get(name, "")
         return value.decode("utf-8", "replace")
 
 
 def _begins_of(name: str) -> tuple[str, bytes, bytes]:
-    """A property's name, and how it begins where it is the first one, and where it is not."""
+    """A property's name, and its prefixes as the first property and as a later one."""
     return name, f"{name}{NAME_END}".encode(), f"{PAIR_END}{name}{NAME_END}".encode()
 
 

@@ -1,4 +1,4 @@
-"""Message properties: names and values in one run of bytes, and Java's hash of tags and keys."""
+"""Message properties, encoded as one byte string of names and values, and Java's string hash."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ _SIGN = 0x8000_0000
 
 
 def java_hash(text: str) -> int:
-    """Hash of a text as `java.lang.String.hashCode` gives it: a signed 32-bit number.
+    """Hash of a text as in `java.lang.String.hashCode`: a signed 32-bit number.
 
     Java hashes UTF-16 code units, so a character beyond U+FFFF counts as two. O(length).
     """
@@ -15,9 +15,9 @@ def java_hash(text: str) -> int:
 
 
 def continued_hash(before: int, text: str) -> int:
-    """The low 32 bits of the hash of two texts in a row, of the first of which `before` is that.
+    """Continue a hash: low 32 bits of the hash of a text with hash `before`, followed by `text`.
 
-    So the hash of a prefix is made once for many texts. O(length of `text`), some 40 ns a
+    The hash of a common prefix is computed once for many texts. O(length of `text`), some 40 ns a
     character.
     """
     if text.isascii():
@@ -31,23 +31,23 @@ def continued_hash(before: int, text: str) -> int:
 
 
 def tag_hash(tags: str) -> int:
-    """Tags code of a ConsumeQueue unit: the hash of the whole TAGS value; 0 for no tag.
+    """Tags code of a ConsumeQueue unit: the hash of the whole TAGS value. 0 for no tag.
 
-    Neither split nor trimmed; the signed 32-bit hash is sign-extended to 64 bits on disk.
+    Neither split nor trimmed. On disk the signed 32-bit hash is sign-extended to 64 bits.
     """
     return java_hash(tags)
 
 
 def key_hash(text: str) -> int:
-    """Hash of an index key, `topic#key`, as stored in index items: never negative.
+    """Hash of an index key, `topic#key`, as stored in index items. Never negative.
 
-    The absolute value of the hash, except that the smallest number, which has none, becomes 0.
+    The absolute value of the hash. The smallest int32, which has no absolute value, becomes 0.
     """
     return unsigned(continued_hash(0, text))
 
 
 def unsigned(low_bits: int) -> int:
-    """The hash in an index item for the low 32 bits of a Java hash."""
+    """Index hash for the low 32 bits of a Java hash."""
     value = abs((low_bits ^ _SIGN) - _SIGN)
     return 0 if value == _SIGN else value
 
@@ -62,17 +62,17 @@ RECORD_CRC = "__CRC32#"
 KEY_SEPARATOR = " "
 
 PROPERTIES_BYTES_MAX = 32767
-"""The length field is a signed short."""
+"""Limit of the length field, a signed short."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Write `name 0x01 value 0x02` for every pair, in order; pairs with an empty part are left out.
+    """Encode every pair as `name 0x01 value 0x02`, in order. Pairs with an empty part are left out.
 
     Unpaired surrogates become `?`, as in Java.
 
     Raises:
-        ValueError: a name holds a separator, or a value the pair separator: it would not be
-            read back.
+        ValueError: a name holds a separator, or a value the pair separator. It could not be
+            decoded.
     """
     pieces: list[str] = []
     for name, value in properties.items():
@@ -84,11 +84,11 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
-    """Read the pairs; of two with one name the last counts. Never fails.
+    """Decode the pairs. The last of several pairs with one name counts. Never fails.
 
-    By the rules of RocketMQ's MessageDecoder: pieces end at 0x02 or at the end of the bytes; one
-    without 0x01, or with nothing before or after the first 0x01, is dropped; bytes that are not
-    UTF-8 are replaced.
+    Follows RocketMQ's MessageDecoder. Pieces end at 0x02 or at the end of the bytes. A piece is
+    dropped if it has no 0x01, or nothing before or after its first 0x01. Bytes that are not UTF-8
+    are replaced.
     """
     found: dict[str, str] = {}
     for piece in raw.decode("utf-8", "replace").split(PAIR_END):
@@ -99,14 +99,14 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 def split_keys(keys: str) -> list[str]:
-    """The user keys in a KEYS value, in order, without the empty pieces of doubled blanks."""
-    if KEY_SEPARATOR not in keys:  # as nearly always
+    """Split a KEYS value into the user keys, in order, without empty pieces of doubled blanks."""
+    if KEY_SEPARATOR not in keys:  # the usual case
         return [keys] if keys else []
     return list(filter(None, keys.split(KEY_SEPARATOR)))
 
 
 def index_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """What the index holds for a message: UNIQ_KEY, then the user keys, each once, in order."""
+    """Keys of a message in the index: UNIQ_KEY, then the user keys, each once, in order."""
     unique = properties.get(UNIQ_KEY, "")
     keys = split_keys(properties.get(KEYS, ""))
     return tuple(dict.fromkeys([unique, *keys] if unique else keys))

@@ -1,4 +1,4 @@
-"""The ConsumeQueue unit: one message's place in a CommitLog."""
+"""The ConsumeQueue unit: the position of one message in a CommitLog."""
 
 from dataclasses import dataclass
 from struct import Struct
@@ -11,16 +11,18 @@ from provider.errors import Corrupt
 from provider.object_store import Buffer
 
 UNIT_BYTES = 20
-"""Length of a ConsumeQueue unit; unit `n` of a queue lies at byte `20 n` of its ConsumeQueue."""
+"""Length of a ConsumeQueue unit in bytes. Unit `n` of a queue is at byte `20 n` of its
+ConsumeQueue."""
 
 UNIT_DTYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tag_hash", ">i8")])
-"""A ConsumeQueue unit, as it lies on disk: 20 bytes, big-endian, packed."""
+"""On-disk form of a ConsumeQueue unit: 20 bytes, big-endian, packed."""
 
 Units = NDArray[np.void]
-"""An array of `UNIT_DTYPE`."""
+"""Array of `UNIT_DTYPE`."""
 
 FILLER_SIZE = 0x7FFF_FFFF
-"""Size in a filler unit, which a local queue that begins in mid-file has before its first one."""
+"""Size in a filler unit. A local queue that begins in mid-file has fillers before its first unit.
+"""
 
 EXTENDED_ADDRESS_MAX = -(2**62)
 """Largest address of an extended unit: RocketMQ adds the smallest int64 to its position."""
@@ -28,9 +30,9 @@ EXTENDED_ADDRESS_MAX = -(2**62)
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueueUnit:
-    """Where the n-th message of a queue lies in a CommitLog.
+    """Position of the n-th message of a queue in a CommitLog.
 
-    The fields are in byte order; all are big-endian and signed.
+    The fields are in byte order. All are big-endian and signed.
     """
 
     position: int
@@ -45,16 +47,16 @@ class ConsumeQueueUnit:
 
     @property
     def is_filler(self) -> bool:
-        """Whether this stands for offsets that the local queue never had."""
+        """Whether this is a filler for offsets that the local queue never had."""
         return self.position == 0 and self.size == FILLER_SIZE and self.tag_hash == 0
 
     def encode(self) -> bytes:
-        """The unit's 20 bytes."""
+        """Return the unit's 20 bytes."""
         return self.LAYOUT.pack(self.position, self.size, self.tag_hash)
 
     @classmethod
     def decode(cls, raw: Buffer, *, path: str, position: int) -> Self:
-        """Read the unit stored at `position` of `path`.
+        """Decode the unit stored at `position` of `path`.
 
         Raises:
             Corrupt: it is not 20 bytes long, or no record can lie there.
@@ -68,7 +70,7 @@ class ConsumeQueueUnit:
 
 
 def is_extended_address(tag_hash: int) -> bool:
-    """Whether a unit has an address in the place of its tags code (`enableConsumeQueueExt`)."""
+    """Whether a unit has an extended address as its tags code (`enableConsumeQueueExt`)."""
     return tag_hash <= EXTENDED_ADDRESS_MAX
 
 

@@ -40,7 +40,7 @@ _TAGS = TAGS.encode() + b"\x01"
 
 
 class TagsCodes:
-    """Computes tags codes; each different value of TAGS is hashed once."""
+    """Computes tags codes. Each distinct value of TAGS is hashed once."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, int] = {b"": 0}
@@ -74,7 +74,7 @@ class TagsCodes:
 
 
 def _tags_of(properties: bytes) -> bytes:
-    """The value of TAGS; empty if there is none. Takes the long way where the short may err."""
+    """Value of TAGS, empty if there is none. Decodes all pairs if the fast search could err."""
     at = properties.find(_TAGS)
     if at < 0:
         return b""
@@ -84,7 +84,7 @@ def _tags_of(properties: bytes) -> bytes:
 
 
 class Fault(IntEnum):
-    """What is wrong at the place that a unit points to; the first that applies counts."""
+    """Fault at the position that a unit points to. The first that applies counts."""
 
     NONE = 0
     OUTSIDE = 1
@@ -97,7 +97,7 @@ class Fault(IntEnum):
 
     @property
     def reason(self) -> str:
-        """The fault in words; "" for none."""
+        """Description of the fault. "" for none."""
         return _REASONS[self]
 
 
@@ -117,7 +117,7 @@ Faults = NDArray[np.int8]
 
 
 def leading_good(faults: Faults) -> tuple[int, Fault]:
-    """How many records come before the first fault, and which that is (`NONE`: all are good)."""
+    """Number of records before the first fault, and that fault (`NONE` if all are good)."""
     if not faults.any():
         return len(faults), Fault.NONE
     bad = int(np.argmax(faults != Fault.NONE))
@@ -134,14 +134,14 @@ def judge_records(
     positions: NDArray[np.int64],
     heads_only: bool = False,
 ) -> Faults:
-    """Compare what lies at each unit's place with the unit and its place in the queue. O(n).
+    """Compare each unit's record with the unit and its position in the queue. O(n).
 
-    Looked at: that the record lies in the buffer, magic, size, queue id, queue offset, and bytes
-    28..35 (`positions`: where in its log each record lies). Not looked at: what follows the
-    header. About 100 ns a record.
+    Checked: that the record lies in the buffer, magic, size, queue id, queue offset, and bytes
+    28..35 (`positions`: the log position of each record). Not checked: anything after the header.
+    About 100 ns a record.
 
-    A unit that points at a coda (RocketMQ 5.1 and 5.2 left 16 bytes between two segments) means
-    the record after it: ask again with the place after the coda, or use `find_records`.
+    A unit that points at a coda (RocketMQ 5.1 and 5.2 left 16 bytes between two segments) means the
+    record after it. Repeat the call with the position after the coda, or use `find_records`.
 
     Args:
         buffer: bytes of a log.
@@ -150,7 +150,7 @@ def judge_records(
         queue_id: the queue's number, or that of each unit's queue.
         queue_offsets: queue offset of each unit.
         positions: log position of each record.
-        heads_only: `buffer` ends after the headers; the records need not lie in it whole.
+        heads_only: `buffer` ends after the headers. The records need not be in it as a whole.
     """
     faults, _ = judge_headers(
         buffer,
@@ -174,9 +174,10 @@ def judge_headers(
     positions: NDArray[np.int64],
     heads_only: bool = False,
 ) -> tuple[Faults, NDArray[np.void]]:
-    """As `judge_records`; also the first fields of those records that lie in the buffer.
+    """As `judge_records`. Also returns the first fields of the records that lie in the buffer.
 
-    They are `PREFIX_DTYPE`, which one read gets with the header; `HEADER_DTYPE` with `heads_only`.
+    They are `PREFIX_DTYPE`, which one read returns with the header, or `HEADER_DTYPE` with
+    `heads_only`.
     """
     raw = as_bytes(buffer)
     needed = HEADER_DTYPE.itemsize if heads_only else sizes
@@ -214,13 +215,13 @@ def judge_headers(
 
 @dataclass(frozen=True, slots=True)
 class FoundRecords:
-    """A run of a CommitLog, split by the units that point into it."""
+    """Section of a CommitLog, split by the units that point into it."""
 
     starts: NDArray[np.int64]
-    """First byte in the buffer of each unit's record, after a coda if the unit points at one."""
+    """First byte of each unit's record in the buffer, after a coda if the unit points at one."""
     sizes: NDArray[np.int64]
     faults: Faults
-    """What is wrong with each."""
+    """Fault of each unit."""
 
 
 def find_records(
@@ -228,7 +229,7 @@ def find_records(
 ) -> FoundRecords:
     """Find the records of `units` in `log`, whose first byte is position `log_start`. O(n).
 
-    By the rule of `judge_records`; `units` are those of the queue offsets from `first_offset` on.
+    Uses the rule of `judge_records`. `units` begin with queue offset `first_offset`.
     """
     sizes = units["size"].astype(np.int64)
     positions = units["position"].astype(np.int64)
@@ -246,13 +247,13 @@ _MAGICS = (MAGIC_V1, MAGIC_V2)
 _INT64_MAX = np.int64(2**63 - 1)
 
 ENDS_INSIDE = "log ends inside a record"
-"""Why a walk stopped where more bytes may help."""
+"""Reason of a scan that stopped where more bytes may help."""
 
 
 def leading_good_units(positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> int:
-    """How many leading units can be those of a queue: records ascend and do not overlap. O(n).
+    """Number of leading units that can belong to one queue. O(n).
 
-    Nothing but the units is looked at.
+    Their records ascend and do not overlap. Checks only the units.
     """
     good = (sizes >= RECORD_BYTES_MIN) & (positions >= 0) & (positions <= _INT64_MAX - sizes)
     good[1:] &= positions[1:] >= positions[:-1] + sizes[:-1]
@@ -261,11 +262,11 @@ def leading_good_units(positions: NDArray[np.int64], sizes: NDArray[np.int64]) -
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """How many leading records are good, and what is wrong with the next one."""
+    """Number of leading good records, and the fault of the next one."""
 
     count: int
     reason: str = ""
-    """Why record number `count` is not good; "" when all are."""
+    """Fault of record number `count`. "" if all are good."""
     store_timestamps: NDArray[np.int64] = field(
         default_factory=lambda: np.empty(0, np.int64), compare=False
     )
@@ -273,7 +274,7 @@ class Verified:
 
 
 class _Prefix:
-    """The leading records that passed every check so far; each check sees only those."""
+    """Leading records that passed every check so far. Each check sees only these."""
 
     def __init__(self, count: int, reason: str) -> None:
         self.count = count
@@ -295,9 +296,9 @@ def verify_records(
     physical_positions: NDArray[np.int64],
     topic: bytes,
 ) -> Verified:
-    """Check records of one topic by all that their bytes promise but checksums. O(n).
+    """Verify records of one topic except their checksums. O(n).
 
-    The rule of `judge_records`, and besides: lengths that add up exactly, topic. Not checked:
+    Adds to the rule of `judge_records`: lengths that add up exactly, and the topic. Not verified:
     bodies (`damaged_bodies`) and whole-record checksums. About 200 ns a record.
     """
     raw = as_bytes(buffer)
@@ -326,7 +327,7 @@ def _verify_lengths(
     prefix: _Prefix,
     topic: bytes,
 ) -> None:
-    """Every read is inside the record, because the lengths before it were found to fit."""
+    """Verify lengths and topic. Each read is inside the record, as the lengths before it fit."""
     headers = headers[: prefix.count]
     positions = positions[: prefix.count]
     is_v2 = headers["magic"] == MAGIC_V2
@@ -367,9 +368,9 @@ def _verify_lengths(
 def damaged_bodies(
     buffer: Bytes, positions: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Which of these verified records have a body, or a whole record, that fails its CRC.
+    """Indices, in order, of the verified records whose body or whole record fails its CRC.
 
-    Indices in order. About 0.15 us a record, and one CRC-32 over its body (50 ns per KiB).
+    About 0.15 us a record, and one CRC-32 over its body (50 ns per KiB).
     """
     raw = as_bytes(buffer)
     headers = headers_at(raw, positions)
@@ -389,23 +390,23 @@ def damaged_bodies(
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The records of a run of log, found one after the other."""
+    """Records of a section of a log, found one after the other."""
 
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
     end: int
-    """Where the walk stopped: after the last good record, blank or coda; within the end given."""
+    """End of the scan: after the last good record, blank or coda, and not beyond the given end."""
     next: int
-    """Where the next record would begin: beyond `end` after a blank that reaches beyond it."""
+    """Start of the next record. Beyond `end` after a blank that reaches beyond it."""
     reason: str = ""
-    """Why it stopped before the end it was given; "" when it did not."""
+    """Why the scan stopped before the given end. "" if it did not."""
 
 
 def walk_records(buffer: Bytes, start: int = 0, end: int | None = None) -> Walk:
-    """Follow the chain of sizes from `start`; blanks and codas are passed over. Never raises.
+    """Follow the chain of sizes from `start`, past blanks and codas. Never raises.
 
-    Only magic and size of each record are looked at. About 300 ns a record, 100 ns in runs of
-    records of some 300 bytes.
+    Checks only magic and size of each record. About 300 ns a record, or 100 ns in runs of records
+    of some 300 bytes.
     """
     raw = as_bytes(buffer)
     end = len(raw) if end is None else min(end, len(raw))
