@@ -1,1 +1,1 @@
-"""What a tier is: records, the operations that change them, invariants and codec; all pure."""
+"""Metadata of a tier: records, the operations that change them, invariants and codec. All pure."""

@@ -27,19 +27,19 @@ from provider.errors import Corrupt
 from provider.stores.packed_segments import OFFLOAD_PREFIX
 
 QUEUES_PIECE_BYTES = 1 << 18
-"""Parsed at a time, and what is left of a record at its end."""
+"""Bytes of a snapshot's queues that are parsed at a time, besides the rest of one record."""
 _BEGIN = b',"queues":['
 _END = b'],"tombstones":['
 _RECORD = b',{"id":["'
-"""Inside a JSON text the quotes would be escaped; inside a record this may be, but only in a field
-of a newer version: a piece that ends there is no JSON."""
+"""Separator of records. Inside a JSON text its quotes would be escaped. Inside a record it can
+occur only in a field of a newer version: a piece that ends there is not valid JSON."""
 _MARK = "@queues"
 
 
 def queues_apart(payload: bytes) -> tuple[dict[str, Any], Iterator[Any]] | None:
-    """The fields of a snapshot but for the queues, and these one by one; None if not found.
+    """Split a snapshot into its fields and an iterator over its queues. None if none are found.
 
-    Iterating raises `orjson.JSONDecodeError` where a piece turns out to be none.
+    Iterating raises `orjson.JSONDecodeError` if a piece is not valid JSON.
     """
     begin = payload.find(_BEGIN) + len(_BEGIN)
     end = payload.find(_END, begin)
@@ -65,19 +65,19 @@ def _records(payload: bytes, begin: int, end: int) -> Iterator[Any]:
 
 
 ENCODINGS = frozenset({0, 1, 2, 3})
-"""Those that a payload may have: `encoding_of`."""
+"""Encodings that a payload may have (`encoding_of`)."""
 RECORDS_PER_TURN = 64
-"""Records encoded, or read, before other tasks get a turn: about 1 ms."""
+"""Records encoded or decoded before other tasks get a turn: about 1 ms."""
 PIECE_BYTES = 1 << 16
-"""Of a manifest, read before other tasks get a turn: some hundred segments, about 5 ms."""
+"""Bytes of a manifest decoded before other tasks get a turn: some hundred segments, about 5 ms."""
 _SEGMENTS_BEGIN, _NEXT_SEGMENT = b'"segments":[', b',{"type":'
 _OFFLOADED = f'"{OFFLOAD_PREFIX}'.encode()
 _SHORT_COVERAGE = b'"coverage":["'
 _FENCE, _BURIES = b'{"operations":[{"op":"TakeOwnership"', b'{"op":"AddTombstones"'
 _PARTS, _QUEUES = "parts", "queues"
 _COUNTED_AT = "parts_counted_at"
-"""The entry behind which the parts were counted. Another one than the snapshot's: an older program
-has written it, which keeps unknown fields and counts nothing."""
+"""Sequence of the entry after which the parts were counted. If it differs from the snapshot's, an
+older program has written the snapshot: that program keeps unknown fields and counts nothing."""
 
 _SEGMENTS = RECORD_CODECS.of(tuple[Segment, ...])
 _QUEUE_ID = RECORD_CODECS.of(QueueId)
@@ -93,11 +93,11 @@ _BY_NAME = {cls.__name__: codec for cls, codec in OPERATIONS.items()}
 
 
 def encoding_of(payload: bytes) -> int:
-    """How a payload is written: what older programs do not know makes it higher than 0.
+    """Encoding number of a payload: above 0 if older programs do not know its content.
 
-    1 if it has a coverage in the short form, 2 if it names what lies in a second store, 3 if it is
-    a fence with tombstones. So they refuse such an object as one of a newer program. O(length), at
-    the speed of memory.
+    1: a coverage in the short form. 2: names of objects in a second store. 3: a fence with
+    tombstones. Older programs refuse such an object as written by a newer one. O(length), at the
+    speed of memory.
     """
     if payload.startswith(_FENCE) and _BURIES in payload:
         return 3
@@ -116,15 +116,15 @@ def encode_operations(operations: Iterable[Operation]) -> bytes:
 
 
 def join_operations(transactions: Sequence[bytes]) -> bytes:
-    """The payload of an entry: what `encode_operations` gave for each of its transactions."""
+    """Join transactions of `encode_operations` to the payload of an entry."""
     return b'{"operations":[' + b",".join(part for part in transactions if part) + b"]}"
 
 
 def decode_operations(payload: bytes, *, path: str) -> list[Operation]:
-    """The operations of an entry's payload.
+    """Decode the operations of an entry's payload.
 
     Raises:
-        Corrupt: it is not what `join_operations` makes.
+        Corrupt: it is not a payload of `join_operations`.
         NewerVersion: it holds an operation that this program does not know.
     """
     with _decoding(path):
@@ -141,15 +141,15 @@ def _decode_operation(raw: object) -> Operation:
 
 
 def encode_segments(queue: QueueId, segments: Sequence[Segment]) -> bytes:
-    """The payload of a manifest."""
+    """Encode the payload of a manifest."""
     return orjson.dumps({"queue": _QUEUE_ID.encode(queue), "segments": _SEGMENTS.encode(segments)})
 
 
 def decode_segments(payload: bytes, *, path: str) -> tuple[QueueId, tuple[Segment, ...]]:
-    """What a manifest's payload holds.
+    """Decode a manifest's payload to its queue and segments.
 
     Raises:
-        Corrupt: it is not what `encode_segments` makes.
+        Corrupt: it is not a payload of `encode_segments`.
         NewerVersion: a newer program wrote it.
     """
     with _decoding(path):
@@ -164,7 +164,7 @@ def decoding_segments(
     """As `decode_segments`, with a pause after each `PIECE_BYTES`."""
     with _decoding(path):
         segments: list[Segment] = []
-        with suppress(orjson.JSONDecodeError):  # else the segments do not end where it seems
+        with suppress(orjson.JSONDecodeError):  # else the end of the segments was misjudged
             queue: object = None
             for piece in _manifest_pieces(payload):
                 fields = json_object(orjson.loads(piece))
@@ -176,10 +176,10 @@ def decoding_segments(
 
 
 def _manifest_pieces(payload: bytes) -> Iterator[bytes]:
-    """A manifest's payload as payloads of some of its segments each; itself where it is short.
+    """Split a manifest's payload into payloads of some segments each. A short one stays whole.
 
-    The bytes between two segments mean that alone: inside a JSON text the quotes would be escaped.
-    In a field of a newer version they may mean something else; then a piece is no JSON.
+    The separator occurs only between two segments: inside a JSON text its quotes would be escaped.
+    In a field of a newer version it may occur too, and then a piece is not valid JSON.
     """
     begin = payload.find(_SEGMENTS_BEGIN) + len(_SEGMENTS_BEGIN)
     if len(payload) <= 2 * PIECE_BYTES or begin < len(_SEGMENTS_BEGIN):
@@ -193,9 +193,9 @@ def _manifest_pieces(payload: bytes) -> Iterator[bytes]:
 
 
 def state_pieces(state: TierState) -> Iterator[bytes]:
-    """The payload of a snapshot in pieces of about one record each; joined they are the payload.
+    """Encode a snapshot's payload in pieces of about one record each. Joined, they are the payload.
 
-    In pieces, so that a caller can let other tasks run in between: encoding is CPU.
+    Encoding is CPU-bound: between pieces a caller can yield to other tasks.
     """
     head = {
         **state.extra,
@@ -219,10 +219,10 @@ def state_pieces(state: TierState) -> Iterator[bytes]:
 
 
 def decode_state(payload: bytes, *, path: str) -> TierState:
-    """The state that a snapshot's payload holds.
+    """Decode a snapshot's payload.
 
     Raises:
-        Corrupt: it is not what `state_pieces` makes.
+        Corrupt: it is not a payload of `state_pieces`.
         NewerVersion: a newer program wrote it.
     """
     turns = decoding_state(payload, path=path)
@@ -238,7 +238,7 @@ def decoding_state(payload: bytes, *, path: str) -> Generator[None, None, TierSt
     with _decoding(path):
         apart = queues_apart(payload)
         if apart is not None:
-            with suppress(orjson.JSONDecodeError):  # else the queues do not end where it seems
+            with suppress(orjson.JSONDecodeError):  # else the end of the queues was misjudged
                 return (yield from _state_of(*apart))
         fields = json_object(orjson.loads(payload))
         queues = iter(json_list(fields.pop(_QUEUES, None)))
@@ -246,7 +246,7 @@ def decoding_state(payload: bytes, *, path: str) -> Generator[None, None, TierSt
 
 
 def _state_of(fields: dict[str, Any], queues: Iterator[Any]) -> Generator[None, None, TierState]:
-    """The state whose snapshot has these fields, and these queues."""
+    """Build the state of a snapshot with these fields and these queues."""
     state = TierState(
         sequence=json_integer(fields.pop("sequence", None)),
         next_topic_id=json_integer(fields.pop("next_topic_id", None)),
@@ -274,9 +274,10 @@ def _state_of(fields: dict[str, Any], queues: Iterator[Any]) -> Generator[None, 
 
 
 def _count_without_manifests(state: TierState) -> None:
-    """Count the parts of a snapshot without counts, or with an older program's copy of old ones.
+    """Count the parts of a snapshot whose counts are missing, or stale from an older program.
 
-    What manifests refer to it does not say: their owner counts (`operations.CountParts`).
+    The snapshot lacks the references in manifests. If there are manifests, the owner counts
+    (`operations.CountParts`).
     """
     state.parts_counted = not any(queue.manifests for queue in state.queues.values())
     if state.parts_counted:
@@ -286,7 +287,7 @@ def _count_without_manifests(state: TierState) -> None:
 
 @contextmanager
 def _decoding(path: str) -> Generator[None]:
-    """Names `path` in what is wrong with a payload."""
+    """Raise decoding errors as `Corrupt` with `path`."""
     try:
         yield
     except orjson.JSONDecodeError as error:

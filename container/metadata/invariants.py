@@ -10,12 +10,12 @@ from container.record.unit import UNIT_BYTES
 
 
 def queue_path(queue: QueueId) -> str:
-    """How messages name a queue."""
+    """Name of a queue in error messages."""
     return f"{queue.topic}/{queue.queue_id}"
 
 
 def refuse_unless(condition: bool, reason: str, path: str, position: int = 0) -> None:  # noqa: FBT001 - reads as an assertion
-    """Raise `Refused` where `condition` does not hold."""
+    """Raise `Refused` if `condition` is false."""
     if not condition:
         raise Refused(reason, path, position)
 
@@ -77,7 +77,7 @@ def check_queue(queue: Queue) -> None:
 
 
 def _runs_touch(path: str, runs: list[tuple[int, int]], may_jump: dict[int, int]) -> None:
-    """I3, I4 and the first half of I5, of all that readers may read, in the record's order."""
+    """Check I3, I4 and the first half of I5 for all readable segments, in the record's order."""
     for (_, end), (base, _) in pairwise(runs):
         refuse_unless(
             base == end or may_jump.get(end) == base,
@@ -88,7 +88,7 @@ def _runs_touch(path: str, runs: list[tuple[int, int]], may_jump: dict[int, int]
 
 
 def _units_end(queue: Queue, gap_starts: dict[int, int]) -> None:
-    """The second half of I5."""
+    """Check the second half of I5."""
     end = queue.flat_end(SegmentType.CONSUME_QUEUE)
     wanted = UNIT_BYTES * queue.next_offset
     refuse_unless(

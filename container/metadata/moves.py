@@ -12,7 +12,7 @@ from provider.stores.two_stores import is_offloaded
 
 
 def repack(queue: Queue, operation: RepackSegments) -> Queue:
-    """Put other extents in the place of some. O(extents of the segments that are touched)."""
+    """Replace some extents by others. O(extents of the changed segments)."""
     planned_on = (operation.generation, operation.repacks)
     refuse_unless(
         (queue.generation, queue.repacks) == planned_on,
@@ -34,7 +34,7 @@ def repack(queue: Queue, operation: RepackSegments) -> Queue:
 
 
 def _with_run(queue: Queue, segment: Segment, run: RepackedRun) -> Segment:
-    """A segment with a run of its extents replaced."""
+    """Copy of a segment with a run of its extents replaced."""
     path, extents = queue_path(queue.id), segment.extents
     first = next((n for n, one in enumerate(extents) if one.position == run.position), -1)
     gone = list(extents[first : first + run.replaced] if first >= 0 else ())
@@ -55,7 +55,7 @@ def _with_run(queue: Queue, segment: Segment, run: RepackedRun) -> Segment:
 
 
 SECOND_STORE = "second store"
-"""Id and kind of the attempt that says the home; it never ends."""
+"""Id and kind of the attempt that records the home. It never ends."""
 
 
 def home_of(attempts: Mapping[str, Attempt]) -> str:
@@ -65,21 +65,24 @@ def home_of(attempts: Mapping[str, Attempt]) -> str:
 
 
 def place_of(attempts: Mapping[str, Attempt]) -> str:
-    """Where the second store is, as an owner has found it to be; "" if none has. Pure.
+    """Place of the second store, as recorded by an owner. "" if none has recorded it. Pure.
 
-    In that store there is then the object `mark_name`, by which it is known again.
+    If it is recorded, that store holds the object `mark_name`, which identifies it.
     """
     known = attempts.get(SECOND_STORE)
     return "" if known is None else known.place
 
 
 def mark_name(home: str) -> str:
-    """The object that says whose home it is; it was made before anything else below it."""
+    """Name of the object that identifies the tier of a home.
+
+    It is created before any other object there.
+    """
     return f"{parts_prefix(home)}@store"
 
 
 def home_attempt(home: str, *, now_ms: int, epoch: int, place: str = "") -> Attempt:
-    """The record of a home."""
+    """Record of a home."""
     return Attempt(SECOND_STORE, SECOND_STORE, now_ms, epoch, parts_prefix(home), place)
 
 
@@ -89,7 +92,7 @@ def is_away(segment: Segment) -> bool:
 
 
 def offload(queue: Queue, operation: OffloadSegments) -> Queue:
-    """Put other extents, and other manifests, in the place of some."""
+    """Replace some extents and manifests by others."""
     moved = RepackSegments(
         operation.queue,
         operation.generation,

@@ -1,7 +1,7 @@
-"""Which objects hold the bytes of segments: the one place that knows how extents name them.
+"""Names of the objects that hold the bytes of segments. No other module resolves extents to names.
 
-An extent names its object, or none: then its bytes lie in the segment's own file, whose name is the
-segment's. A segment's name alone says nothing of where its bytes are.
+An extent names its object. If the name is empty, the bytes lie in the segment's own file, whose
+name is that of the segment. The name of a segment alone does not give the place of its bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,19 +13,19 @@ from container.names.rocketmq import segment_name
 
 
 def object_name(queue: QueueId, segment: Segment | SegmentChange, extent: Extent) -> str:
-    """The object that holds an extent of a queue's segment."""
+    """Name of the object that holds an extent of a queue's segment."""
     return extent.object_name or segment_name(queue, segment.type, segment.base)
 
 
 def own_file(queue: QueueId, segment: Segment | SegmentChange) -> str | None:
-    """The name of a segment's own file; None where all of its bytes lie in other objects."""
+    """Name of a segment's own file. None if all of its bytes lie in other objects."""
     if segment.extents and all(extent.object_name for extent in segment.extents):
         return None
     return segment_name(queue, segment.type, segment.base)
 
 
 def object_names(queue: QueueId, segments: Iterable[Segment | SegmentChange]) -> Iterator[str]:
-    """Every object that the segments refer to, some more than once. O(extents)."""
+    """Names of all objects that the segments refer to, some more than once. O(extents)."""
     for segment in segments:
         name = own_file(queue, segment)
         if name is not None:
@@ -34,6 +34,6 @@ def object_names(queue: QueueId, segments: Iterable[Segment | SegmentChange]) ->
 
 
 def names_of_queue(queue: Queue) -> Iterator[str]:
-    """Every object that the segments in a queue's record refer to. O(extents)."""
+    """Names of all objects that the segments in a queue's record refer to. O(extents)."""
     for kind in FLAT_FILES:
         yield from object_names(queue.id, queue.segments(kind))

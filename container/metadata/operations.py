@@ -1,4 +1,4 @@
-"""The changes that a journal entry can make, as values. An entry applies all of its or none."""
+"""Changes of a journal entry, as values. An entry applies all of its changes or none."""
 
 from dataclasses import dataclass
 
@@ -18,23 +18,23 @@ from container.names.queue_id import QueueId, SegmentType
 from provider.ranges import QueueOffset
 
 ALL_EXTENTS = -1
-"""As `SegmentChange.keep`: every extent that the segment has, however many that are by then."""
+"""Value of `SegmentChange.keep`: all extents that the segment has when the change is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """How a change of a queue lets go of parts: what the state cannot see, and must not guess."""
+    """References to parts that a change of a queue drops, unless the state can derive them."""
 
     not_before_ms: int
-    """A part that loses its last reference may be deleted from then on."""
+    """Time from which a part that loses its last reference may be deleted."""
     in_manifests: tuple[tuple[str, int], ...] = ()
-    """Per part, how many extents named it in manifests that the record no longer refers to, less
-    those in the manifest that takes the place of one. Those in the snapshot are counted here."""
+    """Per part, the number of extents that named it in manifests that the record no longer refers
+    to, less those in a replacing manifest. Extents in the snapshot are counted by the state."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOwnership:
-    """The fence: from here on `epoch` owns the tier. Alone in its entry, or with an import."""
+    """Fence: from this entry on `epoch` owns the tier. Alone in its entry, or with an import."""
 
     epoch: int
     owner: str
@@ -52,17 +52,17 @@ class PutTopic:
 
 @dataclass(frozen=True, slots=True)
 class PutQueue:
-    """Add a queue (first message, import of a Java tier), or move one that has nothing yet."""
+    """Add a queue (first message, import of a Java tier), or move one that is still empty."""
 
     queue: Queue
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentChange:
-    """What a commit does to one segment: begin it, extend it, seal it.
+    """Change of one segment by a commit: begin, extend or seal it.
 
-    The segment's extents become its first `keep` ones followed by `extents`; `ALL_EXTENTS` keeps
-    them all. A segment that is not there is begun with `created_ms` and `epoch`.
+    The segment's extents become its first `keep` extents followed by `extents`. `ALL_EXTENTS` keeps
+    all of them. A segment that does not exist is begun with `created_ms` and `epoch`.
     """
 
     type: SegmentType
@@ -76,10 +76,10 @@ class SegmentChange:
 
 @dataclass(frozen=True, slots=True)
 class CommitQueue:
-    """New messages of a queue became durable: advance its commit offset.
+    """Publish new durable messages of a queue: advance its commit offset.
 
-    `expected_offset` is the commit offset that the change was planned on: the operation is
-    refused where the queue is not, or does not end there, which is a bug of its owner's.
+    `expected_offset` is the commit offset that the change was planned on. The operation is refused
+    if the queue does not exist or does not end there, which is a bug of its owner.
     """
 
     queue: QueueId
@@ -90,10 +90,10 @@ class CommitQueue:
 
 @dataclass(frozen=True, slots=True)
 class RecordGap:
-    """Offsets were lost before they were tiered: the queue goes on at the end of the gap.
+    """Record offsets that were lost before they were tiered.
 
-    Seals the queue's open segments; the next commit begins a ConsumeQueue segment at `20 gap.end`
-    and a CommitLog segment at the log's end.
+    The queue continues at the end of the gap. Seals the queue's open segments. The next commit
+    begins a ConsumeQueue segment at `20 gap.end` and a CommitLog segment at the end of the log.
     """
 
     queue: QueueId
@@ -104,17 +104,17 @@ class RecordGap:
 class CutQueue:
     """Unpublish the newest messages of a queue (`repair`): those at or above `next_offset`.
 
-    The caller gives the record as it is after the cut; objects that lose all their bytes become
-    tombstones. The record's `generation` and `used_below` are worked out here.
+    The caller provides the record after the truncation. Objects that lose all their bytes become
+    tombstones. The record's `generation` and `used_below` are derived here.
     """
 
     queue: Queue
     reason: str
     tombstones: tuple[Tombstone, ...] = ()
     planned_on: QueueBasis | None = None
-    """The record that was cut; None in entries of older programs, which are not compared."""
+    """Record that was truncated. None in entries of older programs, which are not compared."""
     release: Release | None = None
-    """How it lets go of parts; None in older entries, also where the queue named no part."""
+    """Dropped references to parts. None in older entries, and if the queue named no part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,9 @@ class MoveToManifest:
     """Object names of manifests that were merged into it; they become tombstones."""
     tombstones: tuple[Tombstone, ...] = ()
     generation: int | None = None
-    """The queue's generation that it was planned on; None in entries of older programs."""
+    """Generation of the queue that it was planned on. None in entries of older programs."""
     repacks: int | None = None
-    """As `generation`; None also for a queue that was never repacked."""
+    """As `generation`. None also for a queue that was never repacked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,103 +139,104 @@ class TrimQueue:
     """Unpublish the oldest messages of a queue (retention): those below `min_offset`.
 
     Whole segments leave the snapshot: those that end at or below the new base of their flat file.
-    The last segment of a flat file always stays, so that positions are never used twice.
+    The last segment of a flat file always stays, so that positions are never reused.
     """
 
     queue: QueueId
     expected_offset: QueueOffset
-    """The `min_offset` that the change was planned on."""
+    """`min_offset` that the change was planned on."""
     min_offset: QueueOffset
     commit_log_base: int
     """First byte of the CommitLog's first segment that stays, in a manifest or not."""
     consume_queue_base: int
     """First byte of the ConsumeQueue's first segment that stays."""
     manifests: tuple[ManifestRef, ...] = ()
-    """All manifests of the queue after the change; one that was cut has a new name."""
+    """All manifests of the queue after the change. A truncated manifest has a new name."""
     tombstones: tuple[Tombstone, ...] = ()
     planned_on: QueueBasis | None = None
-    """The record that was trimmed; None: not compared."""
+    """Record that was trimmed. None: not compared."""
     release: Release | None = None
-    """How it lets go of parts; None in older entries, also where the queue named no part."""
+    """Dropped references to parts. None in older entries, and if the queue named no part."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropQueue:
-    """Unpublish a queue and all of its history, on an explicit word."""
+    """Unpublish a queue and all of its history, on an explicit request."""
 
     queue: QueueId
     tombstones: tuple[Tombstone, ...] = ()
     planned_on: QueueBasis | None = None
-    """The record that was dropped; None: not compared."""
+    """Record that was dropped. None: not compared."""
     release: Release | None = None
-    """How it lets go of parts; None in older entries, also where the queue named no part."""
+    """Dropped references to parts. None in older entries, and if the queue named no part."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepackedRun:
-    """Some extents of one segment side by side, and those that take their place."""
+    """Adjacent extents of one segment, and the extents that replace them."""
 
     type: SegmentType
     base: int
-    """Of the segment, which is in the snapshot."""
+    """Base of the segment, which is in the snapshot."""
     position: int
     """First byte of the run, counted from the segment's base."""
     replaced: int
-    """How many extents begin there and go, > 0."""
+    """Number of extents from there on that are replaced, > 0."""
     extents: tuple[Extent, ...]
     """The same bytes, in other objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepackSegments:
-    """Bytes of a queue lie in other objects from here on: parts were merged, or a segment sealed.
+    """Move bytes of a queue to other objects: parts were merged, or a segment was sealed.
 
-    Refused where the queue has another generation, or was repacked since; commits are in nobody's
-    way.
+    Refused if the queue has another generation or was repacked since. Commits do not conflict with
+    it.
     """
 
     queue: QueueId
     generation: int
     repacks: int
-    """The queue's counter that it was planned on."""
+    """`repacks` counter of the queue that it was planned on."""
     level: int
-    """Of the new parts."""
+    """Level of the new parts."""
     runs: tuple[RepackedRun, ...]
     release: Release
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestSwap:
-    """A manifest that takes the place of one with the same segments, whose bytes lay elsewhere."""
+    """Manifest that replaces another one with the same segments, whose bytes lay elsewhere."""
 
     replaced: str
-    """Object name of the older one."""
+    """Object name of the replaced manifest."""
     ref: ManifestRef
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadSegments:
-    """Bytes of sealed segments lie in the second store from here on, verified there.
+    """Move bytes of sealed segments to the second store, where they were verified.
 
-    Compared as `RepackSegments`. Segments in manifests go with their manifests.
+    Compared as `RepackSegments`. Segments in manifests move with their manifests.
     """
 
     queue: QueueId
     generation: int
     repacks: int
     runs: tuple[RepackedRun, ...]
-    """Of segments in the snapshot."""
+    """Runs of segments in the snapshot."""
     manifests: tuple[ManifestSwap, ...]
     tombstones: tuple[Tombstone, ...]
-    """Of the older manifests, and of the segments' own files, which are due after the lag."""
+    """Tombstones of the replaced manifests, and of the segments' own files, which are due after the
+    lag."""
     release: Release
 
 
 @dataclass(frozen=True, slots=True)
 class CountParts:
-    """Count the references to parts from nothing: an older program did not.
+    """Count all references to parts of a tier that an older program left uncounted.
 
-    Gives those in all manifests of the tier; the state knows those in the snapshot.
+    Provides the references in all manifests of the tier. The state has those in the snapshot.
     """
 
     in_manifests: tuple[tuple[str, int], ...]
@@ -243,7 +244,7 @@ class CountParts:
 
 @dataclass(frozen=True, slots=True)
 class SetSegmentState:
-    """Move one segment copy to the next state (`CopyState`); illegal moves are refused."""
+    """Move one segment copy to the next state (`CopyState`). Illegal transitions are refused."""
 
     queue: QueueId
     type: SegmentType
@@ -253,28 +254,28 @@ class SetSegmentState:
 
 @dataclass(frozen=True, slots=True)
 class AddTombstones:
-    """Objects that may be deleted after a while."""
+    """Add objects that may be deleted after a grace time."""
 
     tombstones: tuple[Tombstone, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DropTombstones:
-    """Objects that were deleted, or are in use again."""
+    """Remove the tombstones of objects that were deleted, or are in use again."""
 
     object_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PutAttempt:
-    """Begin a job of several steps, or note its progress."""
+    """Begin a job of several steps, or record its progress."""
 
     attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class EndAttempt:
-    """A job of several steps is over, one way or the other."""
+    """End a job of several steps, whether it succeeded or was abandoned."""
 
     attempt_id: str
 
@@ -316,5 +317,5 @@ Operation = (
 )
 
 IMPORTED = PutTopic | PutQueue | PutIndexFile | AddTombstones
-"""What may follow a fence in its entry: all that a tier of another store has, or that a rebuild of
-the metadata found. Tombstones that are never due keep what is not published."""
+"""Operations that may follow a fence in its entry: everything in an imported tier, or found by a
+rebuild of the metadata. Tombstones that are never due protect objects that are not published."""

@@ -1,15 +1,15 @@
-"""How many extents name each part, kept beside the extents and changed with them. Pure.
+"""Reference counts of parts, kept beside the extents and changed with them. Pure.
 
-A part is shared by many queues, and nothing that concerns one of them may delete it. Its record
+A part is shared by many queues, so no operation on one queue may delete it. Its record
 (`records.Part`) counts the extents that name it, in the snapshot and in manifests. A change of a
-queue changes the counts in the same transaction; where the last reference goes, the state itself
-makes the tombstone. Bytes in a segment's own file have no such record.
+queue changes the counts in the same transaction. When the last reference goes, the state itself
+adds the tombstone. Bytes in a segment's own file have no such record.
 
 P1  While `TierState.parts_counted`, every part has as many references as extents name it, over all
     queues and manifests, and none has 0.
 
-A state that an older program wrote is not counted; `CountParts` counts it. Where an entry does not
-say what its manifests let go of (`Release`), which only an older program's does not, counting ends.
+A state that an older program wrote is not counted until `CountParts` counts it. Counting ends at an
+entry without the references of its manifests (`Release`), which only older programs write.
 """
 
 from collections import Counter
@@ -23,11 +23,11 @@ from container.metadata.tables import Overlay
 from container.names.queue_id import FLAT_FILES
 
 FREED = "freed"
-"""The reason in tombstones of parts that lost their last reference."""
+"""Reason in tombstones of parts that lost their last reference."""
 
 
 def references(segments: Iterable[Segment]) -> Counter[str]:
-    """How many extents of the segments name each part. O(extents)."""
+    """Number of extents of the segments that name each part. O(extents)."""
     return Counter(
         extent.object_name
         for segment in segments
@@ -37,23 +37,23 @@ def references(segments: Iterable[Segment]) -> Counter[str]:
 
 
 def references_of(queue: Queue | None) -> Counter[str]:
-    """The same of the segments in a queue's record, without those in manifests."""
+    """As `references`, for the segments in a queue's record, without those in manifests."""
     if queue is None:
         return Counter()
     return references(segment for kind in FLAT_FILES for segment in queue.segments(kind))
 
 
 def release_of(in_manifests: Mapping[str, int], not_before_ms: int) -> Release:
-    """The release of an operation that unpublishes segments, of which some lie in manifests.
+    """Release of an operation that unpublishes segments, some of them in manifests.
 
-    Each such operation has one, also where no part is named: without it the counting ends.
+    Each such operation has a release, even if it names no part: without it the counting ends.
     """
     named = sorted((name, number) for name, number in in_manifests.items() if number)
     return Release(not_before_ms, tuple(named))
 
 
 def counted_commit(queue: Queue, operation: CommitQueue) -> Counter[str]:
-    """How a commit of `queue` changes the counts. O(new and replaced extents)."""
+    """Changes of the counts by a commit of `queue`. O(new and replaced extents)."""
     delta = Counter[str]()
     for change in operation.changes:
         for extent in change.extents:
@@ -70,7 +70,7 @@ def counted_commit(queue: Queue, operation: CommitQueue) -> Counter[str]:
 def counted_change(
     before: Queue | None, after: Queue | None, release: Release | None
 ) -> Counter[str]:
-    """How a change of a whole record changes the counts. O(extents of both)."""
+    """Changes of the counts by a change of a whole record. O(extents of both)."""
     delta = references_of(after)
     delta.subtract(references_of(before))
     if release is not None:
@@ -79,7 +79,7 @@ def counted_change(
 
 
 def says_too_little(before: Queue | None, after: Queue | None, release: Release | None) -> bool:
-    """Whether manifests go without a word of what they refer to."""
+    """Whether manifests are dropped without a list of the parts that they refer to."""
     if release is not None or before is None:
         return False
     kept = {ref.object_name for ref in (() if after is None else after.manifests)}
@@ -94,12 +94,13 @@ def count(
     not_before_ms: int | None = None,
     level: int = 0,
 ) -> None:
-    """Change the counts; a part that loses its last reference gets a tombstone.
+    """Change the counts. A part that loses its last reference gets a tombstone.
 
-    `not_before_ms` is that of the tombstones; None makes none: a later owner finds those parts.
+    `not_before_ms` is that of the tombstones. With None no tombstones are added: a later owner
+    finds those parts.
 
     Raises:
-        Refused: a part would have fewer than no references.
+        Refused: a part would have a negative number of references.
     """
     for name, difference in delta.items():
         known = parts.get(name)
@@ -119,7 +120,7 @@ def count(
 
 
 def recounted(queues: Iterable[Queue], manifests: Mapping[str, Iterable[Segment]]) -> Counter[str]:
-    """The references as they must be; `manifests` has the segments of each. O(extents)."""
+    """Recount all references. `manifests` has the segments of each manifest. O(extents)."""
     counts = Counter[str]()
     for queue in queues:
         counts.update(references_of(queue))

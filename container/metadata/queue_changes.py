@@ -36,16 +36,16 @@ LEGAL_NEXT: dict[CopyState | None, frozenset[CopyState]] = {
     CopyState.DELETE_STARTED: frozenset({CopyState.DELETE_STARTED, CopyState.DELETE_FINISHED}),
     CopyState.DELETE_FINISHED: frozenset({CopyState.DELETE_FINISHED}),
 }
-"""Where a copy may go from each state; None stands for a copy that is not known yet."""
+"""Legal transitions of a copy from each state. None is the state of an unknown copy."""
 
 
 def is_legal(now: CopyState | None, wanted: CopyState) -> bool:
-    """Whether a copy in state `now` may move to `wanted`; staying is legal once it is known."""
+    """Whether a copy in state `now` may move to `wanted`. Staying is legal for a known copy."""
     return wanted in LEGAL_NEXT[now]
 
 
 def commit(queue: Queue, operation: CommitQueue) -> Queue:
-    """Extend the queue by new messages; what is published already stays as it is."""
+    """Extend the queue by new messages. Published data stays unchanged."""
     path = queue_path(queue.id)
     expected, reached = operation.expected_offset, operation.next_offset
     refuse_unless(
@@ -72,7 +72,7 @@ def commit(queue: Queue, operation: CommitQueue) -> Queue:
 def _changed(
     queue: Queue, segment: Segment, change: SegmentChange, operation: CommitQueue
 ) -> Segment:
-    """The newest segment of a flat file, extended or sealed."""
+    """Extend or seal the newest segment of a flat file."""
     path, count = queue_path(queue.id), len(segment.extents)
     keep = count if change.keep == ALL_EXTENTS else change.keep
     kept = segment.extents[:keep]
@@ -96,7 +96,7 @@ def _changed(
 def _begun(
     queue: Queue, live: tuple[Segment, ...], change: SegmentChange, operation: CommitQueue
 ) -> Segment:
-    """A new segment at the end of its flat file."""
+    """Begin a new segment at the end of its flat file."""
     path = queue_path(queue.id)
     refuse_unless(
         change.keep in {0, ALL_EXTENTS}, f"no segment at {change.base} to keep extents of", path
@@ -125,7 +125,7 @@ def _begun(
 
 
 def _extents_touch(path: str, begin: int, change: SegmentChange, next_offset: int) -> None:
-    """New extents follow each other from `begin` on and name offsets that are being committed."""
+    """Check that new extents are adjacent from `begin` on and name offsets of this commit."""
     end = begin
     for extent in change.extents:
         if not (
@@ -146,7 +146,7 @@ def _brief(extent: Extent) -> str:
 
 
 def _units_reach_the_end(queue: Queue) -> None:
-    """The part of I5 that a commit can break."""
+    """Check the part of I5 that a commit can violate."""
     end = queue.flat_end(SegmentType.CONSUME_QUEUE)
     wanted = UNIT_BYTES * queue.next_offset
     if end == wanted:
@@ -162,7 +162,7 @@ def _units_reach_the_end(queue: Queue) -> None:
 
 
 def record_gap(queue: Queue, operation: RecordGap) -> Queue:
-    """Continue after lost offsets; the open segments are sealed."""
+    """Continue after lost offsets. The open segments are sealed."""
     gap = operation.gap
     path = queue_path(queue.id)
     refuse_unless(
@@ -177,7 +177,7 @@ def record_gap(queue: Queue, operation: RecordGap) -> Queue:
     else:
         gaps = (*gaps, gap)
     units = queue.consume_queue
-    if units and not units[-1].extents:  # begun when the queue was rolled; the next begins higher
+    if units and not units[-1].extents:  # begun by a roll; the next one begins higher
         units = units[:-1]
     return replace(
         queue,
@@ -190,18 +190,19 @@ def record_gap(queue: Queue, operation: RecordGap) -> Queue:
 
 def _sealed_last(segments: tuple[Segment, ...], now_ms: int) -> tuple[Segment, ...]:
     if not segments or segments[-1].sealed_ms is not None or not segments[-1].extents:
-        return segments  # an empty one goes on, for the next would begin at the same byte
+        return segments  # an empty one continues: the next would begin at the same byte
     return (*segments[:-1], replace(segments[-1], sealed_ms=now_ms))
 
 
 def refuse_other_basis(
     queue: Queue, planned_on: QueueBasis | None, release: Release | None
 ) -> None:
-    """Refuse a change of a whole record that was planned on another one.
+    """Refuse a change of a whole record that was planned on another record.
 
-    Without a `release` merges are not compared: the record named no part, or an older program
-    planned the change, which merges nothing and does not know `repacks`. But what is in the second
-    store was put there by a program that says it, and may have gone there since the plan.
+    Without a `release`, merges are not compared: the record named no part, or an older program
+    planned the change, which merges nothing and does not know `repacks`. A record with objects in
+    the second store is always compared: a program that writes `repacks` put them there, perhaps
+    after the plan.
     """
     if planned_on is None:
         return
@@ -223,7 +224,7 @@ def _names_second_store(queue: Queue) -> bool:
 
 
 def cut(queue: Queue, operation: CutQueue) -> Queue:
-    """Take the newest messages away again, as the caller worked it out."""
+    """Truncate the newest messages, to the record that the caller provides."""
     refuse_other_basis(queue, operation.planned_on, operation.release)
     after = replace(operation.queue, generation=queue.generation + 1, used_below=_used_below(queue))
     path = queue_path(queue.id)
@@ -237,7 +238,7 @@ def cut(queue: Queue, operation: CutQueue) -> Queue:
 
 
 def _used_below(queue: Queue) -> tuple[int, int] | None:
-    """What `Queue.used_below` becomes when the queue is cut."""
+    """Value of `Queue.used_below` after a truncation of the queue."""
     if queue.used_below is None:
         return None
     log, units = (max(queue.used_below[kind], queue.flat_end(kind)) for kind in FLAT_FILES)
@@ -245,7 +246,7 @@ def _used_below(queue: Queue) -> tuple[int, int] | None:
 
 
 def move_to_manifest(queue: Queue, operation: MoveToManifest) -> Queue:
-    """Replace the oldest sealed segments, or neighbouring manifests, by one reference."""
+    """Replace the oldest sealed segments, or adjacent manifests, by one reference."""
     ref, path = operation.ref, queue_path(queue.id)
     refuse_unless(
         operation.generation in {None, queue.generation},
@@ -305,7 +306,7 @@ def move_to_manifest(queue: Queue, operation: MoveToManifest) -> Queue:
 
 
 def trim(queue: Queue, operation: TrimQueue) -> Queue:
-    """Take the oldest messages away."""
+    """Truncate the oldest messages."""
     refuse_other_basis(queue, operation.planned_on, operation.release)
     path = queue_path(queue.id)
     refuse_unless(
@@ -334,7 +335,7 @@ def trim(queue: Queue, operation: TrimQueue) -> Queue:
 
 
 def set_segment_state(queue: Queue, operation: SetSegmentState) -> Queue:
-    """Move one copy on; a copy whose removal is finished leaves the record."""
+    """Move one copy to its next state. A copy whose deletion is finished leaves the record."""
     path, live = queue_path(queue.id), queue.segments(operation.type)
     at = next((n for n, segment in enumerate(live) if segment.base == operation.base), -1)
     refuse_unless(at >= 0, f"no segment at {operation.base}", path, operation.base)

@@ -1,4 +1,4 @@
-"""The queues of a state: their records, of which most rest in a packed form (decision 0044)."""
+"""Queue records of a state. Most of them rest in a packed form (decision 0044)."""
 
 from collections import deque
 from collections.abc import (
@@ -23,24 +23,24 @@ from provider.ranges import QueueOffset
 
 _QUEUE = RECORD_CODECS.of(Queue)
 AWAKE_MAX = 1_000
-"""Records that a table and its copies keep as objects: 7 to 40 KB each."""
+"""Records that a table and its copies keep as objects, 7 to 40 KB each."""
 
 
 class QueueBounds(NamedTuple):
-    """Between which offsets a queue has messages, as its record says."""
+    """Offsets of the messages of a queue, from its record."""
 
     id: QueueId
     min_offset: QueueOffset
     next_offset: QueueOffset
     generation: int
     gaps: int
-    """How many there are."""
+    """Number of gaps."""
 
 
 class _Place:
-    """Where one record lies, as an object or packed; shared by all tables that have this record.
+    """Place of a record, as an object or packed. Shared by all tables that contain this record.
 
-    While anybody holds the record, everybody gets the same object.
+    While any caller holds the record, all callers get the same object.
     """
 
     __slots__ = ("__weakref__", "id", "packed", "record", "seen")
@@ -50,10 +50,10 @@ class _Place:
         self.record = record
         self.packed = packed
         self.seen: ref[Queue] | None = None
-        """The record as it was unpacked last, if anybody may hold it."""
+        """Weak reference to the record that was unpacked last."""
 
     def rest(self) -> None:
-        """Keep the record in its packed form alone. The caller holds the lock."""
+        """Drop the record object and keep only its packed form. The caller holds the lock."""
         record = self.record
         if record is None:
             return
@@ -64,12 +64,12 @@ class _Place:
         self.forget()
 
     def forget(self) -> None:
-        """Drop the reference to a record that nobody holds: 88 bytes. The caller has the lock."""
+        """Drop the weak reference to a record that is gone: 88 bytes. The caller holds the lock."""
         if self.seen is not None and self.seen() is None:
             self.seen = None
 
     def unpacked(self) -> Queue:
-        """The record. The caller holds the lock."""
+        """Return the record. The caller holds the lock."""
         record = self.record or (None if self.seen is None else self.seen())
         if record is None:
             assert self.packed is not None, "a record rests packed"
@@ -79,7 +79,7 @@ class _Place:
 
 
 class _Awake:
-    """The places whose records are objects, oldest first; shared by a table and its copies."""
+    """Places with a record object, oldest first. Shared by a table and its copies."""
 
     __slots__ = ("lock", "places")
 
@@ -88,29 +88,32 @@ class _Awake:
         self.lock = Lock()
 
     def add(self, place: _Place) -> None:
-        """Note that a place has an object, and let the oldest one rest. The caller has the lock."""
+        """Add a place with an object, and rest the oldest beyond the limit.
+
+        The caller holds the lock.
+        """
         self.places.append(ref(place))
         while len(self.places) > AWAKE_MAX:
             oldest = self.places.popleft()()
-            if oldest is not None:  # else its record was replaced, in every table
+            if oldest is not None:  # else its record was replaced in every table
                 oldest.rest()
 
 
 class QueueTable(MutableMapping[QueueId, Queue]):
-    """The records by queue, in the order in which the queues came.
+    """Records by queue, in insertion order.
 
-    `AWAKE_MAX` records at most are kept as objects: those that were put or got last. All others
-    rest packed, and are made again when they are wanted. Iterating makes them one at a time and
-    keeps none. Asking for a record from several threads is safe, changing the table is not.
+    At most `AWAKE_MAX` records are kept as objects: the most recently written or read. All others
+    rest packed, and are unpacked on access. Iteration unpacks one at a time and keeps none. Reads
+    from several threads are safe, changes are not.
 
-    A record is the same object for everybody as long as anybody holds it, in all copies of a table:
-    so `is` tells whether a queue was changed since.
+    As long as any caller holds a record, all callers get the same object, from any copy of the
+    table. So an `is` comparison detects changes of a queue.
     """
 
     __slots__ = ("_awake", "_by_topic", "_places")
 
     def __init__(self, records: Iterable[Queue] = ()) -> None:
-        """A table of these records, all of which rest."""
+        """Create a table of these records, all packed."""
         self._places: dict[QueueId, _Place] = {}
         self._awake = _Awake()
         self._by_topic: dict[str, set[int]] | None = None
@@ -118,9 +121,9 @@ class QueueTable(MutableMapping[QueueId, Queue]):
             self._places[record.id] = _Place(record.id, None, pack(record))
 
     def add_raws(self, raws: Iterable[object]) -> None:
-        """Add records as a snapshot has them, which all rest. 17 us each.
+        """Add records in their snapshot form. All of them rest. 17 us each.
 
-        Raises `DecodeError` or `NewerVersion` for what is no record.
+        Raises `DecodeError` or `NewerVersion` for a value that is no record.
         """
         for raw in raws:
             found = packed_of(raw)
@@ -147,7 +150,7 @@ class QueueTable(MutableMapping[QueueId, Queue]):
         return place.record or self._woken(place)
 
     def _woken(self, place: _Place) -> Queue:
-        """The record in a place, which is kept as an object from now on. 20 us."""
+        """Return the record of a place and keep it as an object from now on. 20 us."""
         with self._awake.lock:
             record = place.unpacked()
             if place.record is None:
@@ -162,7 +165,7 @@ class QueueTable(MutableMapping[QueueId, Queue]):
             self._awake.add(place)
 
     def install(self, changed: Mapping[QueueId, Queue | None], made: dict[QueueId, _Place]) -> None:
-        """Put or remove records. `made` has what earlier calls for other copies have made."""
+        """Put or remove records. `made` has places created by earlier calls for other copies."""
         for queue, record in changed.items():
             if record is None:
                 if self._places.pop(queue, None) is not None:
@@ -193,27 +196,30 @@ class QueueTable(MutableMapping[QueueId, Queue]):
     __hash__ = None  # type: ignore[assignment]
 
     def peek(self, queue: QueueId) -> Queue | None:
-        """The record of a queue, which stays as it is; None if there is none. 20 us at most."""
+        """Return the record of a queue without keeping it as an object.
+
+        None if missing. At most 20 us.
+        """
         place = self._places.get(queue)
         return None if place is None else self._look(place)
 
     def _look(self, place: _Place) -> Queue:
-        """The record in a place, which stays as it is."""
+        """Return the record of a place without keeping it as an object."""
         if (record := place.record) is None:
             with self._awake.lock:
                 record = place.unpacked()
         return record
 
     def keys(self) -> KeysView[QueueId]:
-        """The queues."""
+        """Queues of the table."""
         return self._places.keys()
 
     def values(self) -> ValuesView[Queue]:
-        """The records, each made as it is reached. 20 us for one that rests."""
+        """Records, each unpacked when the iteration reaches it. 20 us for a resting one."""
         return _Values(self)
 
     def items(self) -> ItemsView[QueueId, Queue]:
-        """The queues and their records, as `values`."""
+        """Queues and their records, as `values`."""
         return _Items(self)
 
     def looked_through(self) -> Iterator[tuple[QueueId, Queue]]:
@@ -221,24 +227,24 @@ class QueueTable(MutableMapping[QueueId, Queue]):
         before: _Place | None = None
         for queue, place in self._places.items():
             yield queue, self._look(place)
-            if before is not None:  # the one that was looked at last may still be held
+            if before is not None:  # the caller may still hold the last one
                 with self._awake.lock:
                     before.forget()
             before = place
 
     def raws(self) -> Iterator[Any]:
-        """What a snapshot says of the records. 12 us for one that rests; it stays so."""
+        """Snapshot forms of the records. 12 us for a resting record, which keeps resting."""
         for queue, place in self._places.items():
             packed = place.packed
             known = None if packed is None else raw_of(packed, queue)
             yield _QUEUE.encode(self._look(place)) if known is None else known
 
     def bounds(self) -> Iterator[QueueBounds]:
-        """What the records say of the queues' offsets. 0.5 us each, whether or not it rests."""
+        """Offsets of all queues. 0.5 us each, also for a resting record."""
         return map(self._bounds, self._places.values())
 
     def bounds_of(self, queue: QueueId) -> QueueBounds | None:
-        """What the record of one queue says; None if there is none."""
+        """Offsets of one queue. None if it has no record."""
         place = self._places.get(queue)
         return None if place is None else self._bounds(place)
 
@@ -250,22 +256,23 @@ class QueueTable(MutableMapping[QueueId, Queue]):
         return QueueBounds(place.id, *found)
 
     def with_gaps(self) -> Iterator[Queue]:
-        """The records that have gaps, in any order. As `bounds` for those that have none."""
+        """Records with gaps, in any order. A record without gaps costs as in `bounds`."""
         return (self._look(self._places[one.id]) for one in self.bounds() if one.gaps)
 
     def of_topic(self, topic: str) -> list[Queue]:
-        """The records of a topic's queues, in order. O(queues of the topic)."""
+        """Records of a topic's queues, in order. O(queues of the topic)."""
         return [self._look(self._places[queue]) for queue in self.names_of_topic(topic)]
 
     def names_of_topic(self, topic: str) -> list[QueueId]:
-        """A topic's queues, in order. O(queues of the topic).
+        """Queues of a topic, in order. O(queues of the topic).
 
-        The first call makes an index of all queues, about 0.2 us each, which is kept from then on.
+        The first call builds an index of all queues, at about 0.2 us each, which is kept from then
+        on.
         """
         return [QueueId(topic, number) for number in sorted(self._topics().get(topic, ()))]
 
     def topics(self) -> list[str]:
-        """The topics that have queues. O(topics); the first call as of `names_of_topic`."""
+        """Topics that have queues. O(topics). The first call costs as that of `names_of_topic`."""
         return list(self._topics())
 
     def _topics(self) -> dict[str, set[int]]:
@@ -286,7 +293,7 @@ class QueueTable(MutableMapping[QueueId, Queue]):
                 del self._by_topic[queue.topic]
 
     def copy(self) -> Self:
-        """Another table of the same records. O(queues), about 10 ns each."""
+        """Copy the table, sharing its records. O(queues), about 10 ns each."""
         other = type(self)()
         other._places = self._places.copy()  # noqa: SLF001 - of the same class
         other._awake = self._awake  # noqa: SLF001 - the same
@@ -294,7 +301,7 @@ class QueueTable(MutableMapping[QueueId, Queue]):
 
 
 class _Values(ValuesView[Queue]):
-    """The records of a table; none is kept as an object for having been looked at."""
+    """Records of a table. Iteration keeps none as an object."""
 
     def __init__(self, table: QueueTable) -> None:
         super().__init__(table)
@@ -305,7 +312,7 @@ class _Values(ValuesView[Queue]):
 
 
 class _Items(ItemsView[QueueId, Queue]):
-    """The queues of a table with their records, as `_Values`."""
+    """Queues of a table with their records, as `_Values`."""
 
     def __init__(self, table: QueueTable) -> None:
         super().__init__(table)
@@ -316,7 +323,7 @@ class _Items(ItemsView[QueueId, Queue]):
 
 
 class QueueOverlay(Overlay[QueueId, Queue]):
-    """The changes to a table of queues, whose copies share the records that are installed."""
+    """Changes to a table of queues. The copies of the table share the installed records."""
 
     __slots__ = ("_made",)
 
@@ -325,6 +332,6 @@ class QueueOverlay(Overlay[QueueId, Queue]):
         self._made: dict[QueueId, _Place] = {}
 
     def install(self, into: MutableMapping[QueueId, Queue]) -> None:
-        """Make the changes in `into`, which is a table or a copy of it."""
+        """Apply the changes to `into`, which is the table or a copy of it."""
         assert isinstance(into, QueueTable), "the changes of a table"
         into.install(self.changed, self._made)

@@ -14,38 +14,38 @@ from provider.ranges import QueueOffset
 
 
 class DecodeError(ValueError):
-    """A JSON value is not what its field holds; `metadata/codec.py` turns it into `Corrupt`."""
+    """JSON value of a wrong type for its field. `metadata/codec.py` raises it as `Corrupt`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldCodec:
-    """Encodes and decodes the values of one type."""
+    """Encoder and decoder of the values of one type."""
 
     encode: Callable[[Any], Any]
-    """From a value to what orjson writes."""
+    """Conversion of a value to a JSON value for orjson."""
     decode: Callable[[Any], Any]
-    """From what orjson reads to a value; raises `DecodeError` or `NewerVersion`."""
+    """Conversion of a JSON value of orjson. Raises `DecodeError` or `NewerVersion`."""
 
 
 class FieldCodecs:
-    """The codecs of annotations, each built once.
+    """Codecs of annotations, each built once.
 
-    A dataclass is an object with one key per field, a named tuple or a tuple of fixed length is an
+    A dataclass is an object with one key per field. A named tuple or a tuple of fixed length is an
     array, `tuple[X, ...]` is an array, an enumeration is its number, `X | None` is X or null.
     """
 
     def __init__(self, special: Mapping[Any, FieldCodec]) -> None:
-        """`special`: the annotations that have another form than the derived one."""
+        """`special`: codecs of annotations that differ from the derived form."""
         self._known: dict[Any, FieldCodec] = {int: _INTEGER, str: _TEXT, **special}
 
     def __repr__(self) -> str:
         return f"<FieldCodecs of {len(self._known)} types>"
 
     def of(self, annotation: Any) -> FieldCodec:  # noqa: ANN401 - any annotation
-        """The codec of an annotation.
+        """Codec of an annotation.
 
         Raises:
-            TypeError: there is no rule for it: a bug in a declaration.
+            TypeError: there is no rule for it, which is a bug in a declaration.
         """
         codec = self._known.get(annotation)
         if codec is None:
@@ -81,28 +81,28 @@ class FieldCodecs:
 
 
 def json_list(raw: object) -> list[Any]:
-    """`raw`, if it is an array; else raises `DecodeError`."""
+    """Return `raw` if it is an array, else raise `DecodeError`."""
     if type(raw) is not list:
         raise DecodeError(f"{raw!r:.50} is not an array")
     return cast(list[Any], raw)
 
 
 def json_object(raw: object) -> dict[str, Any]:
-    """`raw`, if it is an object; else raises `DecodeError`."""
+    """Return `raw` if it is an object, else raise `DecodeError`."""
     if type(raw) is not dict:
         raise DecodeError(f"{raw!r:.50} is not an object")
     return cast(dict[str, Any], raw)
 
 
 def json_text(raw: object) -> str:
-    """`raw`, if it is a string; else raises `DecodeError`."""
+    """Return `raw` if it is a string, else raise `DecodeError`."""
     if type(raw) is not str:
         raise DecodeError(f"{raw!r:.50} is not a text")
     return raw
 
 
 def json_integer(raw: object) -> int:
-    """`raw`, if it is a whole number; else raises `DecodeError`."""
+    """Return `raw` if it is a whole number, else raise `DecodeError`."""
     if type(raw) is not int:  # a boolean is an int to isinstance
         raise DecodeError(f"{raw!r:.50} is not a whole number")
     return raw
@@ -117,7 +117,7 @@ _TEXT = FieldCodec(_as_is, json_text)
 
 
 def _optional(codec: FieldCodec) -> FieldCodec:
-    """The same, or null."""
+    """Codec of an optional value, null for None."""
     return FieldCodec(
         lambda value: None if value is None else codec.encode(value),
         lambda raw: None if raw is None else codec.decode(raw),
@@ -125,7 +125,7 @@ def _optional(codec: FieldCodec) -> FieldCodec:
 
 
 def _listing(codec: FieldCodec) -> FieldCodec:
-    """A tuple of values of one type, as an array."""
+    """Codec of a tuple of values of one type, as an array."""
     return FieldCodec(
         lambda values: [codec.encode(value) for value in values],
         lambda raw: tuple([codec.decode(item) for item in json_list(raw)]),
@@ -133,7 +133,7 @@ def _listing(codec: FieldCodec) -> FieldCodec:
 
 
 def _row(name: str, codecs: Iterable[FieldCodec], make: Callable[..., Any]) -> FieldCodec:
-    """A tuple of fixed length, as an array."""
+    """Codec of a tuple of fixed length, as an array."""
     columns = tuple(codecs)
 
     def decode(raw: object) -> object:
@@ -148,7 +148,7 @@ def _row(name: str, codecs: Iterable[FieldCodec], make: Callable[..., Any]) -> F
 
 
 def _number_of(kind: type[IntEnum]) -> FieldCodec:
-    """A member of an enumeration, as its number."""
+    """Codec of an enumeration's members, as their numbers."""
     members = {int(member): member for member in kind}
 
     def decode(raw: object) -> IntEnum:
@@ -161,10 +161,10 @@ def _number_of(kind: type[IntEnum]) -> FieldCodec:
 
 
 def _record(cls: type[Any], codecs: Mapping[str, FieldCodec]) -> FieldCodec:
-    """A dataclass as an object: one key per field; a field that has its default is left out.
+    """Codec of a dataclass: one key per field. A field with its default is left out.
 
-    Keys that are not declared are kept in the field `extra` where the class has one; where it has
-    none they are refused with `NewerVersion`.
+    Unknown keys are kept in the field `extra` if the class has one. Otherwise they are refused with
+    `NewerVersion`.
     """
     declared = {field.name: field.default for field in fields(cls)}
     keeps_extra = "extra" in declared
@@ -225,8 +225,8 @@ def _decode_extent(raw: object) -> Extent:
 
 
 EXTENT = FieldCodec(_encode_extent, _decode_extent)
-"""[position, length, crc32c or null, first offset, min timestamp, max timestamp], followed, where
-the bytes do not lie at `position` of the segment's own file, by [object name, offset in it]."""
+"""[position, length, crc32c or null, first offset, min timestamp, max timestamp], followed by
+[object name, offset in it] if the bytes do not lie at `position` of the segment's own file."""
 
 
 def _encode_coverage(coverage: Coverage) -> list[Any]:
@@ -240,7 +240,7 @@ def _encode_coverage(coverage: Coverage) -> list[Any]:
 
 def _decode_coverage(raw: object) -> Coverage:
     items = json_list(raw)
-    if items and type(items[0]) is list:  # as older programs wrote it, in any order
+    if items and type(items[0]) is list:  # form of older programs, in any order
         return tuple(sorted(_OLD_COVERAGE.decode(raw)))
     if len(items) % 2:
         raise DecodeError(f"a coverage of {len(items)} parts")
@@ -257,8 +257,8 @@ def _decode_coverage(raw: object) -> Coverage:
 _ROW_NUMBERS = 3
 COVERAGE = FieldCodec(_encode_coverage, _decode_coverage)
 """[topic, [queue id, from, to, queue id, from, to, ...], topic, [...], ...]: some 20 bytes a row.
-Older programs wrote [[[topic, queue id], from, to], ...], which is read too."""
+The form of older programs, [[[topic, queue id], from, to], ...], is decoded too."""
 
 _OLD_COVERAGE = FieldCodecs({}).of(Coverage)
 RECORD_CODECS = FieldCodecs({Extent: EXTENT, Coverage: COVERAGE})
-"""Those of records, and of what they are made of."""
+"""Codecs of records and their fields."""

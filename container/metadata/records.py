@@ -1,8 +1,8 @@
-"""What the tier's metadata says: immutable records of topics, queues, segments and extents.
+"""Immutable metadata records of a tier: topics, queues, segments and extents.
 
-Everything here is a value. `metadata/operations.py` says how values change, `metadata/state.py`
-keeps the newest ones, and the journal makes changes durable. `extra` carries fields of a newer
-version that we do not know, so that they survive being read and written by us.
+Every record is a value. `metadata/operations.py` defines the changes, `metadata/state.py` keeps the
+newest records, and the journal makes changes durable. `extra` carries unknown fields of a newer
+version, so that they survive reading and writing by this program.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ NO_EXTRA: Mapping[str, Any] = {}
 
 
 class CopyState(IntEnum):
-    """How far a copy of a segment, or its removal, has come (Kafka's four states, KIP-405)."""
+    """Progress of a segment copy or of its removal (the four states of Kafka's KIP-405)."""
 
     COPY_STARTED = 0
     COPY_FINISHED = 1
@@ -27,10 +27,11 @@ class CopyState(IntEnum):
 
 
 class Extent(NamedTuple):
-    """A run of a segment's bytes that lies in one object and has one checksum.
+    """Contiguous bytes of a segment in one object, with one checksum.
 
-    In a CommitLog an extent begins and ends between records, in a ConsumeQueue between units. A
-    named tuple, because there are many: one is made in a quarter of the time of a frozen dataclass.
+    In a CommitLog an extent begins and ends between records, in a ConsumeQueue between units. It is
+    a named tuple because there are many: creating one takes a quarter of the time of a frozen
+    dataclass.
     """
 
     position: int
@@ -38,28 +39,28 @@ class Extent(NamedTuple):
     length: int
     """Bytes, > 0."""
     crc32c: int | None
-    """CRC-32C of the bytes; None only where a Java tier was opened without reading it."""
+    """CRC-32C of the bytes. None only if a Java tier was opened without reading it."""
     first_offset: QueueOffset
-    """Queue offset of the first record or unit; of bytes without one, the first that a gap lost,
-    or the next one."""
+    """Queue offset of the first record or unit. For bytes without one: the first offset of a gap,
+    or the next offset."""
     min_timestamp: int
     """Smallest store timestamp of the messages, Unix ms."""
     max_timestamp: int
     """Largest store timestamp of the messages, Unix ms."""
     object_name: str = ""
-    """Object that holds the bytes; "" means the segment's own file (RocketMQ's path)."""
+    """Object that holds the bytes. "" means the segment's own file (RocketMQ's path)."""
     object_offset: int = 0
-    """First byte in that object; for the segment's own file it equals `position`."""
+    """First byte in that object. For the segment's own file it equals `position`."""
 
     @property
     def end(self) -> int:
-        """First byte behind the extent, counted from the segment's base."""
+        """End of the extent, exclusive, counted from the segment's base."""
         return self.position + self.length
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file segment of a queue, as far as it is published.
+    """Published state of one file segment of a queue.
 
     I1  The extents are in order, touch, begin at 0 and end at `size`.
     I2  Only the last segment of a flat file is not sealed, and only it grows.
@@ -73,7 +74,7 @@ class Segment:
     """Epoch of the owner that began it."""
     extents: tuple[Extent, ...] = ()
     sealed_ms: int | None = None
-    """When it was closed for good, Unix ms; None while it may grow."""
+    """Time at which it was sealed, Unix ms. None while it may grow."""
     state: CopyState = CopyState.COPY_FINISHED
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
 
@@ -84,11 +85,11 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """First byte of the flat file behind what is published."""
+        """End of the published bytes in the flat file, exclusive."""
         return self.base + self.size
 
     def extended(self, extents: tuple[Extent, ...], sealed_ms: int | None) -> "Segment":
-        """The same with these; in a third of the time of `replace`, twice in each commit."""
+        """Copy with these values. A third of the time of `replace`; used twice in each commit."""
         return Segment(
             self.type,
             self.base,
@@ -125,9 +126,9 @@ class ManifestRef:
     base: int
     """First byte of the first segment in it, in the flat file."""
     end: int
-    """First byte behind the last segment in it."""
+    """End of the last segment in it, exclusive."""
     segments: int
-    """How many segments it lists, > 0."""
+    """Number of segments in it, > 0."""
     bytes: int
     """Sum of the segments' sizes."""
     min_timestamp: int
@@ -150,7 +151,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Queue:
-    """What is published of one queue.
+    """Published state of one queue.
 
     Of the readable segments (`readable`):
 
@@ -161,23 +162,23 @@ class Queue:
 
     id: QueueId
     min_offset: QueueOffset
-    """First offset that can be read."""
+    """First readable offset."""
     next_offset: QueueOffset
-    """The commit offset: the first offset that is not in the tier."""
+    """Commit offset: the first offset that is not in the tier."""
     commit_log: tuple[Segment, ...] = ()
     consume_queue: tuple[Segment, ...] = ()
     manifests: tuple[ManifestRef, ...] = ()
-    """Of both types, oldest first within a type."""
+    """Manifests of both types, oldest first within a type."""
     gaps: tuple[Gap, ...] = ()
     generation: int = 0
-    """Raised by every cut, and higher than that of a dropped queue of the same name. What was read
-    in another generation may not be what is published."""
+    """Raised by every truncation of the tail, and higher than that of a dropped queue of the same
+    name. Data read in another generation may differ from the published data."""
     used_below: tuple[int, int] | None = None
-    """Highest ends that the CommitLog and the ConsumeQueue had before a cut: names of segments
-    below may have been used before. None: all may (an older program's record, or a queue was
-    dropped)."""
+    """Highest ends that the CommitLog and the ConsumeQueue had before a truncation. Names of
+    segments below these may have been used before. None: all may (record of an older program, or a
+    queue was dropped)."""
     repacks: int = 0
-    """Raised whenever bytes that are published move to another object; they stay the same."""
+    """Raised whenever published bytes move to another object. The bytes stay the same."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
 
     def extended(
@@ -186,7 +187,7 @@ class Queue:
         commit_log: tuple[Segment, ...],
         consume_queue: tuple[Segment, ...],
     ) -> "Queue":
-        """The same with these; in a third of the time of `replace`, once in each commit."""
+        """Copy with these values. A third of the time of `replace`; used once in each commit."""
         return Queue(
             self.id,
             self.min_offset,
@@ -210,20 +211,20 @@ class Queue:
         return self.commit_log if segment_type == SegmentType.COMMIT_LOG else self.consume_queue
 
     def readable(self, segment_type: SegmentType) -> tuple[Segment, ...]:
-        """The segments in the snapshot that readers may read; those in manifests all are."""
+        """Readable segments in the snapshot. All segments in manifests are readable."""
         live = self.segments(segment_type)
         if all(segment.is_readable for segment in live):
             return live
         return tuple(segment for segment in live if segment.is_readable)
 
     def flat_begin(self, segment_type: SegmentType) -> int:
-        """First byte of what is still published of one flat file; its end where nothing is."""
+        """First published byte of one flat file. Its end if it has no published bytes."""
         bases = [ref.base for ref in self.manifests if ref.type == segment_type]
         bases += [segment.base for segment in self.readable(segment_type)[:1]]
         return min(bases, default=self.flat_end(segment_type))
 
     def flat_end(self, segment_type: SegmentType) -> int:
-        """First byte behind everything published of one flat file."""
+        """End of the published bytes of one flat file, exclusive."""
         live = self.segments(segment_type)
         if live:
             return live[-1].end
@@ -234,7 +235,7 @@ class Queue:
 
 
 class SegmentMark(NamedTuple):
-    """Which segment a record has, and in which state."""
+    """Identity and state of one segment of a record."""
 
     type: SegmentType
     base: int
@@ -243,23 +244,23 @@ class SegmentMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueBasis:
-    """What a change of a whole record was planned on; compare-and-set refuses it otherwise.
+    """State of a record that a change was planned on. Compare-and-set refuses any other.
 
-    All that an operation can change: sizes of segments follow from `next_offset`.
+    Contains every field that an operation can change. Sizes of segments follow from `next_offset`.
     """
 
     generation: int
     min_offset: QueueOffset
     next_offset: QueueOffset
     manifests: tuple[str, ...]
-    """Their object names, in the record's order."""
+    """Object names of the manifests, in the record's order."""
     segments: tuple[SegmentMark, ...]
-    """Those in the snapshot, CommitLog first."""
+    """Segments in the snapshot, CommitLog first."""
     repacks: int = 0
 
     @classmethod
     def of(cls, queue: Queue) -> Self:
-        """That of a record as it is. O(segments in the snapshot)."""
+        """Basis of a record in its present state. O(segments in the snapshot)."""
         return cls(
             queue.generation,
             queue.min_offset,
@@ -275,39 +276,39 @@ class QueueBasis:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic; the id is what index items carry."""
+    """A topic. Index items carry its id."""
 
     name: str
     topic_id: int
     retention_hours: int = -1
-    """Hours that messages are kept; -1 means the configured default."""
+    """Retention of messages in hours. -1 means the configured default."""
     updated_ms: int = 0
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Whose tier this is, and who owns it now."""
+    """Identity of the tier, and its present owner."""
 
     cluster: str
     name: str
     epoch: int = 0
-    """Number of times that the ownership was taken; 0 before the first."""
+    """Number of takeovers. 0 before the first."""
     owner: str = ""
-    """Who took it last: host, process and time, for people."""
+    """Last owner: host, process and time, for display."""
     begun_ms: int = 0
-    """When it was taken first, Unix ms. A tier that is made again under the same name has another
-    one; 0: not known (an older program wrote a snapshot since)."""
+    """Time of the first takeover, Unix ms. A tier that is recreated under the same name has another
+    value. 0: unknown (an older program wrote a snapshot since)."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """An object that nothing refers to any more."""
+    """Object without references, kept for a grace time."""
 
     object_name: str
     not_before_ms: int
-    """Readers may still hold its name until then."""
+    """End of the grace time: readers may hold the object's name until then."""
     reason: str
     tries: int = 0
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA, hash=False)
@@ -315,19 +316,19 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An object that extents of any number of queues name, and how many of them do."""
+    """Object that extents of any number of queues name, and the number of these extents."""
 
     object_name: str
     references: int
-    """Extents that name it, > 0, those in manifests included."""
+    """Extents that name it, > 0, including those in manifests."""
     level: int = 0
-    """How often its bytes were rewritten at most; 0: the slices of a round of commits."""
+    """Maximal number of rewrites of its bytes. 0: slices of a round of commits."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A job of several steps (migration, rebuild, first files) that may die between them."""
+    """Job of several steps (migration, rebuild, first files) that may be interrupted."""
 
     attempt_id: str
     kind: str
@@ -335,7 +336,7 @@ class Attempt:
     epoch: int
     output_prefix: str = ""
     place: str = ""
-    """Where a second store is, as its tier's last owner was told; it holds no secret."""
+    """Place of a second store, as configured for the tier's last owner. It holds no secret."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
 
 
@@ -345,7 +346,7 @@ Coverage = tuple[tuple[QueueId, QueueOffset, QueueOffset], ...]
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """A sealed index file, and which messages' keys it holds."""
+    """A sealed index file, and the messages whose keys it holds."""
 
     object_name: str
     base: int
@@ -355,11 +356,11 @@ class IndexFile:
     slots: int
     items: int
     coverage: Coverage = ()
-    """Per queue the offsets `[from, to)` whose keys are in it, in order. Those of a queue that
-    meet are one row; there is a second row only behind messages that it does not have."""
+    """Per queue the offsets `[from, to)` whose keys are in it, in order. Adjacent ranges of a queue
+    are one row. A second row begins only after messages that the file does not have."""
     crc32c: int | None = None
-    """CRC-32C of the bytes; None where an older program imported the file."""
+    """CRC-32C of the bytes. None if an older program imported the file."""
     cuts: int = 0
-    """How many cuts took a part of what it covered of a queue: it has items of messages that are
-    no longer there."""
+    """Number of truncations that removed a part of its coverage of a queue: it has items of
+    messages that no longer exist."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)

@@ -18,48 +18,48 @@ from container.names.tier_objects import EPOCH_DIGITS, manifest_text
 from provider.ranges import QueueOffset
 
 Packed = tuple[bytes | str, ...]
-"""What `pack` makes. It holds no references in circles, and the collector of garbage does not look
-into it."""
+"""Packed record, as returned by `pack`. It has no reference cycles, and the garbage collector does
+not traverse it."""
 
 HEAD = Struct("<qqqqqqBHHHH")
-"""First and next offset, generation, repacks, `used_below`, whether there is one; how many
-segments the CommitLog and the ConsumeQueue have, how many manifests and gaps there are."""
+"""First and next offset, generation, repacks, `used_below`, whether it is set; numbers of CommitLog
+segments, ConsumeQueue segments, manifests and gaps."""
 SEGMENT_COUNT = Struct("<H")
 _SEGMENT = "<HqqqqBBB"
-"""How many extents; base, made at, epoch, sealed at, whether it is sealed, type, state.
-Its extents follow."""
+"""Number of extents; base, creation time, epoch, seal time, whether it is sealed, type, state. The
+segment's extents follow."""
 _EXTENT = "IIIqqqHI"
 """The fields of `Extent` in order, with a number for the name: 42 bytes."""
 MANIFEST = Struct("<q16sBqqIqqqq")
 """Epoch and nonce in its name; type, base, end, segments, bytes, time span, level."""
 GAP = Struct("<qqqH")
-"""Start, end, found at, number of the reason."""
+"""Start, end, time of discovery, number of the reason."""
 NONCE_AT = -32
 EPOCH_AT = NONCE_AT - 1 - EPOCH_DIGITS
-"""Where a manifest's name has its nonce and its epoch."""
+"""Positions of the epoch and the nonce in the name of a manifest."""
 EXTENT_FIELDS = len(Extent._fields)
 NAMES = slice(Extent._fields.index("object_name"), None, EXTENT_FIELDS)
 """The names in the fields of all extents of a segment."""
 _EXTENTS = repeat(Extent)
 _new = cast("Callable[[type[Extent], tuple[Any, ...]], Extent]", vars(tuple)["__new__"])
-"""Makes an extent as `Extent._make` does, in half of its time."""
+"""Creates an extent as `Extent._make` does, in half of its time."""
 _TYPES = tuple(SegmentType)
 _STATES = tuple(CopyState)
 _QUEUE = RECORD_CODECS.of(Queue)
 
 
 class _Unfit(ValueError):
-    """A record that has no packed form but its JSON."""
+    """Record whose only packed form is its JSON."""
 
 
 @lru_cache(maxsize=256)
 def segment_layout(extents: int) -> Struct:
-    """How a segment with so many extents lies there."""
+    """Layout of a segment with this number of extents."""
     return Struct(_SEGMENT + extents * _EXTENT)
 
 
 def pack(queue: Queue) -> Packed:
-    """A record in its packed form. O(extents), some 10 us."""
+    """Pack a record. O(extents), some 10 us."""
     try:
         return _packed(queue)
     except (StructError, ValueError):
@@ -67,7 +67,7 @@ def pack(queue: Queue) -> Packed:
 
 
 def unpack(packed: Packed, queue: QueueId) -> Queue:
-    """The record of `queue` that was packed. O(extents), some 10 us."""
+    """Unpack the record of `queue`. O(extents), some 10 us."""
     numbers = packed[0]
     if isinstance(numbers, str):
         return _QUEUE.decode(orjson.loads(numbers))
@@ -108,7 +108,7 @@ def unpack(packed: Packed, queue: QueueId) -> Queue:
 
 
 def bounds(packed: Packed) -> tuple[QueueOffset, QueueOffset, int, int] | None:
-    """First and next offset, generation, number of gaps; None where the whole record is wanted."""
+    """First and next offset, generation, number of gaps. None if the record must be unpacked."""
     numbers = packed[0]
     if isinstance(numbers, str):
         return None
@@ -224,11 +224,11 @@ _FINISHED = int(CopyState.COPY_FINISHED)
 
 
 class _Other(Exception):
-    """A value that only the codec knows what to do with."""
+    """Value that only the codec can handle."""
 
 
 def raw_of(packed: Packed, queue: QueueId) -> Any:  # noqa: ANN401 - what orjson writes
-    """What a snapshot says of the record of `queue` that was packed. O(extents), some 6 us."""
+    """Snapshot form of the packed record of `queue`. O(extents), some 6 us."""
     numbers = packed[0]
     if isinstance(numbers, str):
         return orjson.Fragment(numbers)
@@ -271,7 +271,7 @@ def _segment_raw(packed: Packed, row: tuple[Any, ...]) -> dict[str, Any]:
         flat[NAMES] = [packed[number] for number in flat[NAMES]]
         column = iter(flat)
         extents = list(zip(*[column] * EXTENT_FIELDS, strict=True))
-        if "" in packed[1:]:  # in the segment's own file, perhaps where a reader expects it
+        if "" in packed[1:]:  # in the segment's own file, perhaps at the expected place
             extents = [
                 row[:_PLAIN_FIELDS] if not row[_NAME_AT] and row[-1] == row[0] else row
                 for row in extents
@@ -302,10 +302,10 @@ def _manifest_raw(queue: QueueId, row: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def packed_of(raw: Any) -> tuple[QueueId, Packed] | None:  # noqa: ANN401 - what orjson reads
-    """The packed record that a snapshot says this of; None where only the codec can tell.
+    """Pack a record from its snapshot form. None if only the codec can decode it.
 
-    That is where anything is not as we write it: a field of a newer version, another type of a
-    value, damage, or a record that is kept as JSON. O(extents), some 10 us.
+    That is the case if anything differs from the form written here: a field of a newer version, a
+    value of another type, damage, or a record kept as JSON. O(extents), some 10 us.
     """
     try:
         return _packed_raw(raw)
@@ -319,7 +319,7 @@ def _packed_raw(raw: dict[str, Any]) -> tuple[QueueId, Packed]:
     queue = QueueId(intern(topic), number)
     texts: dict[str, int] = {}
     integers: list[Any] = [number, raw["min_offset"], raw["next_offset"]]
-    """All that must be one: struct takes what is true for a one."""
+    """Values that must be integers: struct would accept True as 1."""
     pieces = [b""]
     live = _array(raw, "commit_log"), _array(raw, "consume_queue")
     for segments in live:

@@ -53,11 +53,11 @@ from container.names.rocketmq import parse_segment_name
 from provider.ranges import QueueOffset
 
 BROKER_PATH = "@journal"
-"""How messages name the tier as a whole."""
+"""Name of the tier as a whole in error messages."""
 
 
 class StateChange:
-    """What a transaction does to a state: made by `TierState.plan`, carried out by `install`."""
+    """Planned effect of a transaction: created by `TierState.plan`, applied by `install`."""
 
     __slots__ = (
         "broker",
@@ -80,8 +80,8 @@ class StateChange:
         self.parts = Overlay(state.parts)
         self.parts_counted = state.parts_counted
         self.uncovered: dict[QueueId, QueueOffset] = {}
-        """Queues that were cut or dropped, with their new ends: no index file has the keys of a
-        queue from there on any more, for those offsets may come again. See `uncover`."""
+        """Queues that were truncated or dropped, with their new ends. No index file covers a queue
+        from there on any more, as those offsets may be reused. See `uncover`."""
 
     def __repr__(self) -> str:
         records = sum(len(getattr(self, name).changed) for name in TABLES)
@@ -89,7 +89,7 @@ class StateChange:
 
 
 def apply_operation(change: StateChange, operation: Operation) -> None:
-    """Do one operation to the draft, or refuse it."""
+    """Apply one operation to the draft, or refuse it."""
     match operation:
         case CommitQueue():
             _commit(change, operation)
@@ -128,7 +128,7 @@ def apply_operation(change: StateChange, operation: Operation) -> None:
 
 
 def _apply_to_broker(change: StateChange, operation: Operation) -> None:
-    """The operations that concern no queue."""
+    """Apply an operation that concerns no queue."""
     match operation:
         case TakeOwnership():
             _take_ownership(change, operation)
@@ -172,7 +172,10 @@ def _replace(
     *,
     level: int = 0,
 ) -> None:
-    """Replace a queue's record, or drop it; parts are counted, and buried with their last one."""
+    """Replace or drop a queue's record.
+
+    Count its parts: a part without references gets a tombstone.
+    """
     if after is None:
         change.queues.drop(before.id)
     else:
@@ -180,7 +183,7 @@ def _replace(
     if not change.parts_counted:
         return
     if not change.parts.is_empty and part_counts.says_too_little(before, after, release):
-        change.parts_counted = False  # an older program's: nobody knows what they referred to
+        change.parts_counted = False  # an older program's, with unknown references
         return
     delta = part_counts.counted_change(before, after, release)
     due_ms = None if release is None else release.not_before_ms
@@ -198,7 +201,7 @@ def _move_bytes(change: StateChange, operation: RepackSegments | OffloadSegments
 
 
 def _count_parts(change: StateChange, operation: CountParts) -> None:
-    """Begin to count; parts that a later owner finds without a reference stay until then."""
+    """Begin to count. Parts without a reference stay until a later owner finds them."""
     counts = Counter(dict(operation.in_manifests))
     for queue in change.queues.records():
         counts.update(part_counts.references_of(queue))
@@ -216,7 +219,7 @@ def _commit(change: StateChange, operation: CommitQueue) -> None:
         part_counts.count(change.parts, change.tombstones, delta)
     for part in operation.changes:
         live = queue.segments(part.type)
-        if not live or live[-1].base != part.base:  # after a cut a file's name may come again
+        if not live or live[-1].base != part.base:  # after a truncation a file's name may be reused
             for name in object_names(queue.id, [part]):
                 change.tombstones.drop(name)
 
@@ -228,7 +231,7 @@ def _bury(change: StateChange, tombstones: Iterable[Tombstone]) -> None:
         if change.next_generation == 0 and not name.startswith("@"):
             parsed = parse_segment_name(name)
             if parsed is not None and change.queues.get(parsed.queue) is None:
-                # A file of a queue that the tier does not have: its name may come again.
+                # A file of a queue that the tier does not have: its name may be reused.
                 change.next_generation = 1
 
 
@@ -238,9 +241,9 @@ def _exhume(change: StateChange, names: Iterable[str]) -> None:
 
 
 def uncover(change: StateChange) -> None:
-    """Take what was cut or dropped so far out of the coverage of all index files, in one pass.
+    """Remove truncated and dropped offsets from the coverage of all index files, in one pass.
 
-    O(log coverage) for each such queue and file, and a copy of the rows of a file that has some.
+    O(log coverage) for each such queue and file, and a copy of the rows of each affected file.
     """
     if not change.uncovered:
         return
@@ -249,13 +252,13 @@ def uncover(change: StateChange) -> None:
     for file in change.index_files.found(lambda one: bool(one.coverage)):
         coverage, cuts = _without_ends(file.coverage, ends)
         if coverage is not file.coverage:
-            # Where nothing is left of a queue, its items are told by that.
+            # A queue without rows is recognized by that: its items are stale.
             after = replace(file, coverage=coverage, cuts=file.cuts + cuts)
             change.index_files.put(file.object_name, after)
 
 
 def _without_ends(rows: Coverage, ends: Mapping[QueueId, QueueOffset]) -> tuple[Coverage, int]:
-    """Ordered rows below the ends of queues, and of how many queues a part stays. Pure."""
+    """Ordered rows below the ends of queues, and the number of queues cut in part. Pure."""
     kept: list[Coverage] = []
     at = cuts = 0
     for queue, end in ends.items():
@@ -277,8 +280,8 @@ def _without_ends(rows: Coverage, ends: Mapping[QueueId, QueueOffset]) -> tuple[
 
 
 def _put_index_file(change: StateChange, file: IndexFile) -> None:
-    """Publish an index file; older programs did not put the rows of its coverage in order."""
-    uncover(change)  # of the files before it: what it covers is as its writer knows it
+    """Publish an index file. Older programs did not sort the rows of its coverage."""
+    uncover(change)  # of earlier files: the coverage of this one is up to date
     ordered = tuple(sorted(file.coverage))
     change.index_files.put(file.object_name, replace(file, coverage=ordered))
 
@@ -347,27 +350,27 @@ def _put_queue(change: StateChange, operation: PutQueue) -> None:
         generation, used_below = known.generation, known.used_below
     after = replace(queue, generation=generation, used_below=used_below)
     change.queues.put(queue.id, after)
-    if change.parts_counted:  # what a known queue refers to stays as it is
+    if change.parts_counted:  # references of a known queue stay unchanged
         delta = part_counts.counted_change(known, after, None)
         part_counts.count(change.parts, change.tombstones, delta)
 
 
 def _history(queue: Queue) -> tuple[object, ...]:
-    """All that is published of a queue but where it begins and ends."""
+    """Everything published of a queue except its first and its next offset."""
     return queue.commit_log, queue.consume_queue, queue.manifests, queue.gaps
 
 
 NO_BROKER = Broker("", "")
-"""That of a tier that has no owner yet."""
+"""Broker record of a tier without an owner."""
 ALONE = "a fence is alone in its entry, or has an import behind it"
 
 
 @dataclass(slots=True, repr=False)
 class TierState:
-    """A holder of immutable records; only `install` and `apply` change which ones it holds.
+    """Holder of immutable records. Only `install` and `apply` change its contents.
 
-    Readers take a record and keep it as long as they like. Iterating over a table while awaiting
-    is not safe: take a `copy` first (O(records), no record is copied).
+    Readers may keep a record for any time. Iterating over a table across an await is not safe: take
+    a `copy` first (O(records), no record is copied).
 
     T1  Every record lies under its own key.
     T2  Topic ids are unique and lower than `next_topic_id`.
@@ -385,16 +388,17 @@ class TierState:
     index_files: dict[str, IndexFile] = field(default_factory=dict[str, IndexFile])
     parts: dict[str, Part] = field(default_factory=dict[str, Part])
     parts_counted: bool = field(default=True, compare=False)
-    """Whether `parts` holds: not where an older program wrote the tier, before it is counted."""
+    """Whether `parts` is complete. False after an older program wrote the tier, until it is
+    counted."""
     sequence: int = 0
     """Number of the last applied journal entry; 0 before the first."""
     next_topic_id: int = 0
     """Higher than every topic id that was ever used."""
     next_generation: int = 0
-    """Higher than every generation of a queue that was dropped; 0 if none ever was, and if no
-    file of a queue that the tier does not have ever had a tombstone."""
+    """Higher than every generation of a dropped queue. 0 if no queue was ever dropped, and no file
+    of an unknown queue ever had a tombstone."""
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of a newer version's snapshot, kept as they are."""
+    """Fields of a newer version's snapshot, kept unchanged."""
 
     def __repr__(self) -> str:
         return (
@@ -404,20 +408,20 @@ class TierState:
 
     @property
     def used_below_of_new_queues(self) -> tuple[int, int] | None:
-        """`Queue.used_below` of a queue that begins: unknown once names may have come again."""
+        """`Queue.used_below` of a new queue. None once names may be reused."""
         return None if self.next_generation else (0, 0)
 
     def copy(self) -> Self:
-        """Another holder of the same records. O(records), about 10 ns each."""
+        """Copy the tables, sharing their records. O(records), about 10 ns each."""
         return replace(self, **{name: getattr(self, name).copy() for name in TABLES})
 
     def plan(self, operations: Iterable[Operation]) -> StateChange:
-        """Validate a transaction and work out what it changes; changes nothing itself.
+        """Validate a transaction and derive its changes. Changes nothing.
 
-        Some 10 us for a commit. Costs nothing per record that it does not touch.
+        Some 10 us for a commit. No cost for records that it does not touch.
 
         Raises:
-            Refused: an operation's expectation does not hold; path and position name the place.
+            Refused: an operation's expectation does not hold. Path and position name the place.
         """
         change = StateChange(self)
         for number, operation in enumerate(operations):
@@ -430,7 +434,7 @@ class TierState:
         return change
 
     def install(self, change: StateChange) -> None:
-        """Carry out a planned change. Cannot fail; atomic between awaits."""
+        """Apply a planned change. Cannot fail. Atomic between awaits."""
         self.broker = change.broker
         self.next_topic_id = max(self.next_topic_id, change.next_topic_id)
         self.next_generation = max(self.next_generation, change.next_generation)
@@ -442,15 +446,15 @@ class TierState:
         """Plan and install.
 
         Raises:
-            Refused: see `plan`; nothing was changed.
+            Refused: see `plan`. Nothing was changed.
         """
         self.install(self.plan(operations))
 
     def check(self) -> None:
-        """Check every invariant of every record; for tests and for the checker. O(extents).
+        """Check every invariant of every record, for tests and for the checker. O(extents).
 
         Raises:
-            Refused: an invariant is violated; path and position name the place.
+            Refused: an invariant is violated. Path and position name the place.
         """
         for name, table in TABLES.items():
             for key, record in getattr(self, name).items():
@@ -470,7 +474,7 @@ class TierState:
             self._check_parts()
 
     def _check_parts(self) -> None:
-        """T5. A recount that knows the manifests says more (`part_counts.recounted`)."""
+        """Check T5. A recount with the manifests is stricter (`part_counts.recounted`)."""
         counts = Counter[str]()
         for queue in self.queues.values():
             counts.update(part_counts.references_of(queue))

@@ -9,7 +9,7 @@ from container.metadata.records import Attempt, IndexFile, Part, Queue, Tombston
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of a state: the type of its records, and which of their fields is the key."""
+    """A table of a state: the type of its records, and the field that is their key."""
 
     record: type
     key: str
@@ -31,7 +31,7 @@ Record = TypeVar("Record")
 
 
 class Overlay(Generic[Key, Record]):
-    """A table with changes that are not in it yet; None marks a record that is removed."""
+    """Table with changes that are not installed yet. None marks a removed record."""
 
     __slots__ = ("_base", "changed")
 
@@ -45,22 +45,22 @@ class Overlay(Generic[Key, Record]):
         return not self._base and not self.changed
 
     def get(self, key: Key) -> Record | None:
-        """The record as it will be; None where there will be none."""
+        """Return the record after the changes. None if there will be none."""
         if key in self.changed:
             return self.changed[key]
         return self._base.get(key)
 
     def records(self) -> Iterator[Record]:
-        """The records that will be there. O(records)."""
+        """Records after the changes. O(records)."""
         yield from (record for key, record in self._base.items() if key not in self.changed)
         yield from (record for record in self.changed.values() if record is not None)
 
     def any(self, wanted: Callable[[Record], bool]) -> bool:
-        """Whether some record will be `wanted`. O(records)."""
+        """Whether any record after the changes is `wanted`. O(records)."""
         return any(map(wanted, self.records()))
 
     def found(self, wanted: Callable[[Record], bool]) -> list[Record]:
-        """The records that will be there and are `wanted`. O(records)."""
+        """Records after the changes that are `wanted`. O(records)."""
         return list(filter(wanted, self.records()))
 
     def put(self, key: Key, record: Record) -> None:
@@ -68,11 +68,11 @@ class Overlay(Generic[Key, Record]):
         self.changed[key] = record
 
     def drop(self, key: Key) -> None:
-        """Remove a record; nothing happens where there is none."""
+        """Remove a record, if there is one."""
         self.changed[key] = None
 
     def install(self, into: MutableMapping[Key, Record]) -> None:
-        """Make the changes in `into`."""
+        """Apply the changes to `into`."""
         for key, record in self.changed.items():
             if record is None:
                 into.pop(key, None)
@@ -81,15 +81,15 @@ class Overlay(Generic[Key, Record]):
 
 
 def directory_of(object_name: str) -> str:
-    """The queue's directory that a segment's name begins with; anything else for other names."""
+    """Queue directory at the beginning of a segment's name. Any other text for other names."""
     return object_name.rsplit("/", 2)[0]
 
 
 class TombstoneTable(dict[str, Tombstone]):
-    """Tombstones by object name. Found by directory in O(tombstones in it).
+    """Tombstones by object name. Lookup by directory is O(tombstones in it).
 
-    The index is made when it is first asked for, in O(tombstones), and kept from then on. A copy
-    makes its own. Changed by item alone.
+    The first lookup builds the index in O(tombstones). It is kept from then on. A copy builds its
+    own. Only single items are changed.
     """
 
     __slots__ = ("_by_directory",)
@@ -99,7 +99,7 @@ class TombstoneTable(dict[str, Tombstone]):
         self._by_directory: dict[str, set[str]] | None = None
 
     def in_directory(self, directory: str) -> Iterable[str]:
-        """Names of the objects with a tombstone whose `directory_of` this is, in no order."""
+        """Names of the objects with a tombstone in a directory (`directory_of`), in no order."""
         if self._by_directory is None:
             self._by_directory = {}
             for name in self:
@@ -120,19 +120,19 @@ class TombstoneTable(dict[str, Tombstone]):
                 del self._by_directory[directory]
 
     def pop(self, name: str, default: Tombstone | None = None) -> Tombstone | None:  # type: ignore[override]
-        """Remove a tombstone and return it; the default if there is none."""
+        """Remove a tombstone and return it, or the default if there is none."""
         known = self.get(name, default)
         if name in self:
             del self[name]
         return known
 
     def copy(self) -> Self:
-        """Another table of the same tombstones. O(tombstones), about 10 ns each."""
+        """Copy the table. O(tombstones), about 10 ns each."""
         return type(self)(self)
 
 
 class TombstoneOverlay(Overlay[str, Tombstone]):
-    """The changes to a table of tombstones."""
+    """Changes to a table of tombstones."""
 
     __slots__ = ("_added", "_table")
 
@@ -147,7 +147,7 @@ class TombstoneOverlay(Overlay[str, Tombstone]):
         self._added.setdefault(directory_of(key), set()).add(key)
 
     def has_in_directory(self, directory: str) -> bool:
-        """Whether an object in a queue's directory will have one. O(tombstones in it)."""
+        """Whether any object in a queue's directory will have a tombstone. O(tombstones in it)."""
         known = self._table.in_directory(directory)
         added = self._added.get(directory, ())
         return any(self.get(name) is not None for some in (known, added) for name in some)
