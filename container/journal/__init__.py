@@ -1,1 +1,1 @@
-"""How changes of the metadata become durable, one owner at a time."""
+"""Journal of metadata changes: durable, in order, written by one owner at a time."""

@@ -1,7 +1,7 @@
-"""One journal entry: its frame, and behind it a copy of the frame of the entry before it.
+"""A journal entry: its frame, followed by a copy of the previous entry's frame.
 
-So one damaged or missing entry costs nothing as long as the next one is whole, and the newest costs
-at most what only it says (decision 0015). A copy proves itself: it has its own checksum and number.
+A single damaged or missing entry is recovered from the next entry. Damage of the newest entry loses
+at most its own content (decision 0015). A copy is verified by its own checksum and number.
 """
 
 from container.errors import NewerVersion, Refused
@@ -15,10 +15,10 @@ from provider.object_store import Buffer
 
 
 def encode_entry(frame: Frame, before: bytes) -> tuple[bytes, int]:
-    """An entry's bytes, and how many of them are its own; `before`: those of the entry before it.
+    """Encode an entry. Return its bytes, and the number of them before the copy.
 
-    `before` is empty where the writer has no entry before it: it is the first, or a snapshot
-    holds all of them.
+    `before` has the own bytes of the previous entry. It is empty if the writer has no previous
+    entry: the entry is the first, or a snapshot covers all earlier ones.
     """
     version = Frame.VERSION_WITH_COPY if before else Frame.VERSION
     own = frame.encode(version)
@@ -26,7 +26,7 @@ def encode_entry(frame: Frame, before: bytes) -> tuple[bytes, int]:
 
 
 def apply_entry(state: TierState, raw: Buffer, name: EntryName) -> bytes:
-    """Apply the next entry to `state`, all of it or nothing; returns the entry's own bytes.
+    """Apply the next entry to `state`, all of it or nothing. Return the entry's own bytes.
 
     Raises:
         Corrupt: the entry is damaged, or contradicts the state that it follows.
@@ -48,7 +48,7 @@ def apply_entry(state: TierState, raw: Buffer, name: EntryName) -> bytes:
 
 
 def decode_entry(raw: Buffer, name: EntryName) -> tuple[Frame, bytes]:
-    """An entry's frame, and its own bytes without the copy behind them.
+    """Decode an entry to its frame and its own bytes, without the copy after them.
 
     Raises:
         Corrupt: it is damaged, or has another number.
@@ -61,25 +61,25 @@ def decode_entry(raw: Buffer, name: EntryName) -> tuple[Frame, bytes]:
 
 
 def follows(raw: Buffer, name: EntryName, last: bytes) -> bool:
-    """Whether the entry `name` was written after `last`, the own bytes of the one applied before.
+    """Whether the entry `name` was written after `last`, the own bytes of the last applied entry.
 
-    It was not where its whole copy of the entry before it differs: the tier was put back from a
-    copy, and numbers and epochs came again. True where it has no whole copy, or `last` is empty.
+    False if its intact copy of the previous entry differs: the tier was restored from a backup, and
+    numbers and epochs were reused. True if it has no intact copy, or `last` is empty.
     """
     if not last or raw[-len(last) :] == last:
         return True
     try:
         copy = copy_in(raw, name)
     except (Corrupt, NewerVersion):
-        return True  # judged where the entry is applied
+        return True  # raised when the entry is applied
     return copy is None or copy == last
 
 
 def copy_in(raw: Buffer, name: EntryName) -> bytes | None:
-    """The copy of the entry before it that the entry `name` holds; None if it holds none.
+    """Return the copy of the previous entry in the entry `name`. None if it holds none.
 
     Raises:
-        Corrupt: the entry or the copy is damaged; position is where it begins.
+        Corrupt: the entry or the copy is damaged. The position is that of its first byte.
         NewerVersion: a newer program wrote it.
     """
     _, own = decode_entry(raw, name)

@@ -1,4 +1,4 @@
-"""Writes one numbered entry and settles whether it is ours."""
+"""Writer of one numbered entry: creates it and settles the outcome."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -12,32 +12,32 @@ from provider.object_store import Buffer, ObjectStore
 
 
 class Outcome(Enum):
-    """What became of an entry."""
+    """Outcome of writing an entry."""
 
     LANDED = "landed"
-    """It is in the journal, and is ours."""
+    """The journal has it, and this owner wrote it."""
     TAKEN = "taken"
-    """The number belongs to another entry."""
+    """Another entry has the number."""
     STALE = "stale"
-    """The number lies at or below the boundary: other owners continued the journal long ago."""
+    """The number is at or below the boundary: other owners continued the journal long ago."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of an entry, and what lies under its number."""
+    """Outcome of writing an entry, and the bytes under its number."""
 
     outcome: Outcome
     found: Buffer
     claims: frozenset[ClaimName] = frozenset()
-    """Who claimed the tier by then."""
+    """Claims on the tier at that time."""
 
 
 class EntryWriter:
     """Writes entries, one at a time.
 
-    An error of the store leaves the outcome unknown: the writer then reads what lies under the
-    number, and sends the same bytes again unless another entry is there. Only an answer ends that.
-    Cancelling `write` leaves the outcome unknown too; calling it again with the same bytes
+    After a store error the outcome is unknown. The writer then reads the object under the number,
+    and sends the same bytes again unless another entry is there. Only a reply of the store ends the
+    retries. Cancelling `write` leaves the outcome unknown too; calling it again with the same bytes
     settles it.
     """
 
@@ -50,21 +50,20 @@ class EntryWriter:
         self._rng = rng
         self._options = options
         self.last_error: StoreError | None = None
-        """Why the entry in flight is not settled yet; None otherwise."""
+        """Error that leaves the entry in flight unsettled. None if no entry is."""
         self.retries = 0
-        """How often an entry was read or sent again."""
+        """Number of entries read or sent again."""
 
     async def write(self, name: EntryName, raw: bytes) -> Written:
-        """Create the entry and find out what became of it. Two requests where nothing fails.
+        """Create the entry and determine its outcome. Two requests if none fails.
 
-        A try after a failure costs two more, of which one makes sure that the entry before it is
-        still there.
+        Each retry costs two more, one of which verifies that the previous entry still exists.
 
-        An outcome is only believed together with a boundary that was listed after the create:
-        a number at or below it was deleted, so that a second create of it means nothing.
+        An outcome counts only together with a boundary that was listed after the create: a number
+        at or below the boundary was deleted, so a second create of it proves nothing.
 
         Raises:
-            Closed: the store was closed under us; the outcome is unknown.
+            Closed: the store was closed during the call. The outcome is unknown.
         """
         failures = 0
         suspect = False
@@ -75,7 +74,7 @@ class EntryWriter:
                 found = await self._read_or_none(name) if suspect else None
                 suspect = True
                 if found is None or bytes(found) == raw:
-                    # Ours may be seen before it is durable: only a create vouches for it (P9).
+                    # Ours may be visible before it is durable: only a create proves it (P9).
                     found = await self._create(name, raw)
                 if found is not None:
                     posted = await self._reader.posted()
@@ -92,13 +91,13 @@ class EntryWriter:
             failures += 1
 
     async def _check_predecessor(self, name: EntryName) -> None:
-        """Continue no journal whose last entry is gone: no reader would come as far as ours.
+        """Raise if the last entry is gone: no reader could reach an entry after it.
 
-        Asked after a failure only: a directory that was moved, removed or replaced while it was in
-        use fails the call that meets it. One request, two where the entry is gone.
+        Called only after a failure: a call on a directory that was moved, removed or replaced
+        fails. One request, two if the entry is gone.
 
         Raises:
-            Unavailable: it is gone, and was not deleted by truncation.
+            Unavailable: the entry is gone, and truncation did not delete it.
         """
         before = EntryName(name.sequence - 1)
         if before.sequence == 0:
@@ -114,7 +113,7 @@ class EntryWriter:
                 ) from error
 
     async def _create(self, name: EntryName, raw: bytes) -> Buffer | None:
-        """What lies under the number after a create; None if that was deleted again meanwhile."""
+        """Create the object and return the bytes under its number. None if deleted since."""
         try:
             await self._store.create(str(name), [raw])
         except AlreadyExists:

@@ -1,8 +1,8 @@
-"""The frame around every metadata object: a fixed header, then a JSON payload.
+"""Frame of every metadata object: a fixed header, then a JSON payload.
 
-Journal entries, snapshots, manifests and boundaries differ in their magic only. The checksum
-covers everything but itself, so that a damaged object is `Corrupt` and never something else. Behind
-an entry's frame another may lie, a copy of the one before it (`entry.py`).
+Journal entries, snapshots, manifests and boundaries differ only in their magic. The checksum covers
+everything but itself, so a damaged object is always `Corrupt`. A second frame may follow that of an
+entry: a copy of the previous entry's (`entry.py`).
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ NONCE_BYTES = 16
 
 
 class FrameKind(Enum):
-    """What an object is; the value is its magic number, in the first bytes."""
+    """Kind of an object. The value is its magic number, in the first bytes."""
 
     ENTRY = b"TSJE"
     SNAPSHOT = b"TSSN"
@@ -30,7 +30,7 @@ class FrameKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One metadata object. The header's fields are in byte order, big-endian, and unsigned."""
+    """A metadata object. The header's fields are in byte order, big-endian, and unsigned."""
 
     kind: FrameKind
     epoch: int
@@ -40,42 +40,42 @@ class Frame:
 
     VERSION: ClassVar[int] = 1
     VERSION_WITH_COPY: ClassVar[int] = 2
-    """An entry behind whose payload a copy of the entry before it lies."""
+    """Version of an entry whose payload is followed by a copy of the previous entry."""
     LAYOUT: ClassVar[Struct] = Struct(">4sHHQQ16sII")
     SIZE: ClassVar[int] = 48
 
     def encode(self, version: int = VERSION) -> bytes:
-        """The object's bytes; of `VERSION_WITH_COPY`, those before the copy."""
+        """Encode the object. With `VERSION_WITH_COPY`, the bytes before the copy."""
         head = self.head(encoding_of(self.payload), len(self.payload), version)
         crc = crc32c(self.payload, crc32c(head))
         return b"".join((head, crc.to_bytes(CRC_BYTES, "big"), self.payload))
 
     def head(self, encoding: int, payload_bytes: int, version: int = VERSION) -> bytes:
-        """The header up to its checksum, for a payload that may be elsewhere."""
+        """Encode the header up to its checksum, for a payload that may be elsewhere."""
         numbers = self.epoch, self.sequence, self.nonce, payload_bytes, 0
         head = self.LAYOUT.pack(self.kind.value, version, encoding, *numbers)
         return head[: self.SIZE - CRC_BYTES]
 
     @classmethod
     def version_of(cls, raw: Buffer) -> int:
-        """The format version in a header, of an object that was decoded."""
+        """Format version in the header of an object that was decoded before."""
         return int(cls.LAYOUT.unpack(bytes(raw[: cls.SIZE]))[1])
 
     @classmethod
     def decode(cls, raw: Buffer, kind: FrameKind, *, path: str) -> Self:
-        """Read an object; whatever may lie behind its frame is not looked at.
+        """Decode an object. Bytes after its frame are ignored.
 
         Raises:
-            Corrupt: any byte of it is not what was written; path names the object.
-            NewerVersion: it is whole, in a format version that this program does not know.
+            Corrupt: any byte differs from what was written. `path` names the object.
+            NewerVersion: it is intact, in a format version that this program does not know.
         """
         return cls.decode_first(raw, kind, path=path)[0]
 
     @classmethod
     def decode_first(cls, raw: Buffer, kind: FrameKind, *, path: str) -> tuple[Self, int]:
-        """The frame that an object begins with, and its length; raises as `decode`.
+        """Decode the frame that begins an object. Return it and its length. Raises as `decode`.
 
-        Bytes may lie behind it only where the version says so.
+        More bytes may follow only if the version says so.
         """
         if len(raw) < cls.SIZE:
             raise Corrupt(f"{len(raw)} of {cls.SIZE} header bytes", path)
@@ -109,7 +109,7 @@ FRAME_FIELDS = (
     ("payload_length", "I", "bytes of payload; of version 1, the object ends behind it"),
     ("crc32c", "I", "CRC-32C of the 44 bytes before it, continued over the payload"),
 )
-"""The header, as rows for FORMAT.md: name, struct code, meaning."""
+"""Fields of the header, as rows for FORMAT.md: name, struct code, meaning."""
 
 assert Frame.LAYOUT.size == Frame.SIZE, "an on-disk format never drifts"
 assert Frame.LAYOUT.format == ">" + "".join(code for _, code, _ in FRAME_FIELDS), "one declaration"

@@ -1,8 +1,8 @@
-"""Signs of life of an owner, and their observation by processes that want its tier (0051).
+"""Heartbeats of an owner, and their observation by standby processes (decision 0051).
 
-An owner shows that it lives by its journal entries. While it writes none, it creates an object
-`@owner/<epoch>-<number>` at intervals, and deletes the one before. A clean end leaves
-`@owner/<epoch>-ended`. Signs decide no conflict: the journal's fence does.
+Journal entries are signs of life of an owner. While it writes none, it creates an object
+`@owner/<epoch>-<number>` at intervals and deletes the previous one. A clean end leaves
+`@owner/<epoch>-ended`. These signs decide no conflict: the fence of the journal does.
 """
 
 from contextlib import suppress
@@ -22,21 +22,21 @@ from provider.errors import AlreadyExists, Corrupt, NotFound, StoreError
 from provider.object_store import ObjectStore
 
 RETRIES_PER_INTERVAL = 6
-"""A sign that failed is tried again after this fraction of the interval."""
+"""A failed sign is retried after this fraction of the interval."""
 END_S_MAX = 5.0
-"""Seconds that the sign of a clean end may take."""
+"""Limit, in seconds, for the sign of a clean end."""
 LOOKS_PER_LEASE = 3
-"""Looks of an observer within one lease."""
+"""Polls of an observer within one lease."""
 NAME_BYTES_MAX = 4096
 
 
 class Heartbeat:
-    """The signs of life of one owner, while its journal is open."""
+    """Signs of life of one owner while its journal is open."""
 
     def __init__(
         self, journal: Journal, store: ObjectStore, owner: str, *, clock: Clock, interval_s: float
     ) -> None:
-        """`owner`: the content of each sign; the same text as in the fence."""
+        """`owner` is the content of each sign, the same text as in the fence."""
         self._journal = journal
         self._store = store
         self._owner = owner
@@ -45,16 +45,16 @@ class Heartbeat:
         self._number = 0
         self._made: list[SignName] = []
         self._shown_s = clock.monotonic_s()
-        """Monotonic time of the last sign, entries included."""
+        """Monotonic time of the last sign, entries included, in seconds."""
         journal.subscribe(lambda _: self._note())
 
     def __repr__(self) -> str:
         return f"<Heartbeat of {self._journal!r}: {self._number} signs>"
 
     async def run(self) -> None:
-        """Show one sign now, then one whenever the journal was quiet for the interval.
+        """Create one sign now, then one whenever the journal was quiet for the interval.
 
-        One create and one delete each; none while entries are written. A failure is tried again.
+        One create and one delete each. None while entries are written. Failures are retried.
         Returns once the journal is over.
         """
         is_due = True
@@ -70,7 +70,7 @@ class Heartbeat:
     async def begin(self) -> None:
         """Delete the signs of other owners. One listing, and one delete if there are any.
 
-        Those of higher epochs belong to a journal that was lost or replaced by a copy.
+        Signs of higher epochs belong to a journal that was lost or replaced by a backup.
         """
         with suppress(StoreError):
             signs = await _signs(self._store)
@@ -79,7 +79,7 @@ class Heartbeat:
                 await self._store.delete(old)
 
     async def end(self) -> None:
-        """Leave the sign of a clean end, within `END_S_MAX`; nothing where a newer owner is."""
+        """Leave the sign of a clean end, within `END_S_MAX`. Does nothing after a takeover."""
         if not self._journal.is_fenced:
             await wait_at_most(self._clock, END_S_MAX, self._end())
 
@@ -89,7 +89,7 @@ class Heartbeat:
             await self._delete_all()
 
     async def _show(self) -> bool:
-        """Create the next sign and delete those before it; whether it was created."""
+        """Create the next sign and delete the previous ones. Return whether it was created."""
         before = list(self._made)
         self._number += 1
         name = SignName(self._journal.epoch, self._number)
@@ -117,10 +117,10 @@ class Heartbeat:
 
 
 class Seen(Enum):
-    """The result of one look of an observer."""
+    """Result of one poll of an observer."""
 
     NOTHING = "nothing"
-    """No sign of life since the look before, or the first look."""
+    """No sign of life since the last poll, or the first poll."""
     ALIVE = "alive"
     ENDED = "ended"
     """The owner has closed the tier."""
@@ -129,7 +129,7 @@ class Seen(Enum):
 
 
 class OwnerWatch:
-    """Signs of life of the owner of one epoch, as one observer sees them."""
+    """Signs of life of the owner of one epoch, as seen by one observer."""
 
     def __init__(self, store: ObjectStore, epoch: int) -> None:
         self._store = store
@@ -141,7 +141,7 @@ class OwnerWatch:
         return f"<OwnerWatch of epoch {self._epoch}>"
 
     async def look(self) -> Seen:
-        """Compare with the look before. Two listings, and one read if there is a new entry.
+        """Poll for signs since the last poll. Two listings, and one read if there is a new entry.
 
         Raises:
             Denied, Unavailable: as the store.
@@ -171,15 +171,15 @@ class OwnerWatch:
         try:
             raw = await self._store.read(str(newest))
             epoch = Frame.decode(raw, FrameKind.ENTRY, path=str(newest)).epoch
-        except (NotFound, Corrupt):  # deleted by an owner, or damaged: its writer lived
+        except (NotFound, Corrupt):  # deleted by an owner, or damaged: its writer was alive
             return Seen.ALIVE
         return Seen.REPLACED if epoch > self._epoch else Seen.ALIVE
 
 
 class Lease:
-    """The time that an owner may stay silent, by the observer's monotonic clock.
+    """Time that an owner may stay silent, by the observer's monotonic clock.
 
-    A pause of the observer counts as one interval between looks: the owner may have slept too.
+    A pause of the observer counts as one polling interval: the owner may have been suspended too.
     """
 
     def __init__(self, lease_s: float, now_s: float) -> None:
@@ -189,18 +189,18 @@ class Lease:
         self._looked_s = now_s
 
     def renew(self, now_s: float) -> None:
-        """Begin again: there was a sign of life."""
+        """Restart the lease after a sign of life."""
         self._left_s, self._looked_s = self._lease_s, now_s
 
     def pass_time(self, now_s: float) -> bool:
-        """Count the time until a look that showed no sign; whether the lease has passed."""
+        """Count the time until a poll without a sign. Return whether the lease has expired."""
         self._left_s -= min(now_s - self._looked_s, self.interval_s)
         self._looked_s = now_s
         return self._left_s <= 0
 
 
 async def last_sign(store: ObjectStore) -> tuple[SignName, str] | None:
-    """The newest sign of the newest owner, and the owner's text. One listing and one read.
+    """Return the newest sign of the newest owner, and the owner's text. One listing and one read.
 
     Raises:
         Denied, Unavailable: as the store.
@@ -211,7 +211,7 @@ async def last_sign(store: ObjectStore) -> tuple[SignName, str] | None:
     newest = max(signs, key=lambda one: (one.epoch, one.number is None, one.number or 0))
     try:
         raw = await store.read(str(newest))
-    except NotFound:  # replaced meanwhile
+    except NotFound:  # replaced since the listing
         return newest, ""
     return newest, bytes(raw[:NAME_BYTES_MAX]).decode(errors="replace").strip()
 

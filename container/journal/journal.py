@@ -1,4 +1,4 @@
-"""Journal of a tier as its owner sees it: one sequence of entries, committed in groups."""
+"""Owner's side of a tier's journal: one sequence of entries, with group commit."""
 
 import asyncio
 import warnings
@@ -26,11 +26,11 @@ from provider.object_store import Buffer, ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class JournalStatistics:
-    """What a journal did since its ownership was taken."""
+    """Counters of a journal since its ownership was taken."""
 
     epoch: int
     sequence: int
-    """Number of the last entry that is published."""
+    """Number of the last published entry."""
     entries: int
     transactions: int
     bytes: int
@@ -38,16 +38,16 @@ class JournalStatistics:
     waiting: int
     """Transactions that wait for an entry."""
     unsettled: bool
-    """An entry was sent, and its outcome is not known yet."""
+    """Whether an entry was sent whose outcome is still unknown."""
     retries: int
     stood_back: int
-    """How often it let a claim go first."""
+    """Number of pauses that yielded to a claim."""
     last_error: str
-    """Why the entry is not settled, or why the journal is over; empty otherwise."""
+    """Error that leaves the entry unsettled, or that ended the journal. Empty otherwise."""
 
 
 class Transaction:
-    """A validated transaction, and the callers that wait for it.
+    """Validated transaction, and the callers that wait for it.
 
     It is settled exactly once: with the number of its entry, or with an error.
     """
@@ -60,17 +60,20 @@ class Transaction:
         self._sequence: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def land(self, sequence: int) -> None:
-        """It is durable in entry `sequence`. One that failed before that was known stays so."""
+        """Settle as durable in entry `sequence`. A transaction that failed before stays failed."""
         if not self._sequence.done():  # the journal may end while its last entry is written
             self._sequence.set_result(sequence)
 
     def fail(self, error: StoreError) -> None:
-        """It will not be acknowledged."""
+        """Settle as failed: it will not be acknowledged."""
         self._sequence.set_exception(error)
-        self._sequence.exception()  # retrieved: its callers may all have been cancelled
+        self._sequence.exception()  # retrieved: all callers may be cancelled
 
     async def wait(self) -> int:
-        """The number of its entry, once it is durable. Cancelling this changes nothing."""
+        """Wait until it is durable, and return the number of its entry.
+
+        Raises the error that it was settled with. Cancelling has no effect on the transaction.
+        """
         await asyncio.wait([self._sequence])
         error = self._sequence.exception()
         if isinstance(error, StoreError):
@@ -79,7 +82,7 @@ class Transaction:
 
 
 def copy_of(error: StoreError) -> StoreError:
-    """A new exception of the same verdict, so that waiters do not share a traceback."""
+    """Copy of an error, so that waiters do not share a traceback."""
     copy = type(error)(error.reason, error.path, error.position)
     copy.__cause__ = error
     return copy
@@ -87,12 +90,12 @@ def copy_of(error: StoreError) -> StoreError:
 
 @dataclass(frozen=True, slots=True)
 class PendingEntry:
-    """An entry whose bytes are final, and which is not acknowledged yet."""
+    """Entry with final bytes that is not acknowledged yet."""
 
     name: EntryName
     raw: bytes
     own_bytes: int
-    """Those of `raw` that are no copy of the entry before it."""
+    """Length of `raw` without the copy of the previous entry."""
     transactions: tuple[Transaction, ...]
 
 
@@ -107,7 +110,7 @@ def gather_entry(
 ) -> PendingEntry:
     """Take as many waiting transactions as the limits allow, at least one, in order.
 
-    `before`: the entry before it, of which it holds a copy.
+    The entry holds a copy of `before`, the previous entry.
     """
     taken = [waiting.popleft()]
     total = len(taken[0].payload)
@@ -123,11 +126,11 @@ def gather_entry(
 
 
 Listener = Callable[[Sequence[StateChange]], None]
-"""Called with the changes of one entry, which are installed by then; must not fail."""
+"""Callback for the changes of one entry, which are already installed. It must not fail."""
 
 
 class Journal:
-    """The journal of a tier that we own. Made by `take_ownership`, to be closed by `close`.
+    """Journal of a tier, for its owner. Created by `take_ownership`, ended by `close`.
 
     `check` asserts, between any two awaits:
 
@@ -137,7 +140,7 @@ class Journal:
     J3  while a transaction waits, the journal is neither idle nor over;
     J4  the published state is of our epoch, and every entry since our fence is ours.
 
-    A journal that is dropped without being closed or over gives a `ResourceWarning`.
+    A journal that is dropped while it is neither closed nor over emits a `ResourceWarning`.
     """
 
     _is_open = False  # for `__del__` where `__init__` failed
@@ -152,7 +155,7 @@ class Journal:
         options: JournalOptions,
     ) -> None:
         self.loaded = loaded
-        """What the start has read. Its state is the one that the journal changes."""
+        """Result of the first read. The journal changes its state."""
         self.options = options
         self._store = store
         self._clock = clock
@@ -192,20 +195,20 @@ class Journal:
         imported: Sequence[Operation] = (),
         permit: Permit | None = None,
     ) -> Self:
-        """Read the journal, or begin one, and write the fence that makes it ours.
+        """Read or begin the journal, and write the fence that makes this process its owner.
 
-        From then on an older owner's next entry fails with `Fenced`. Costs what
-        `JournalReader.load` costs, and two requests for the fence; an unknown outcome of the
-        fence is settled here, for as long as that takes. Cancelling it may leave a fence in the
-        journal, which is harmless: the next one has a higher epoch. `imported` is published by
-        the fence itself, so that every owner of the tier knows of the imported files. `permit` is
-        asked before each try, with the owner whom that try would fence; what it raises is raised.
+        After that the next entry of an older owner fails with `Fenced`. Costs as
+        `JournalReader.load`, and two requests for the fence. An unknown outcome of the fence is
+        settled here, however long that takes. Cancelling may leave a fence in the journal, which is
+        harmless: the next one has a higher epoch. The fence itself publishes `imported`, so every
+        owner of the tier knows the imported files. `permit` is called before each attempt with the
+        owner that the attempt would fence. Its exceptions propagate.
 
         Raises:
             Refused: `imported` is too large, or the tier has queues already. Nothing was written.
-            Denied: the tier is another broker's.
+            Denied: the tier belongs to another broker.
             Corrupt, NewerVersion: see `JournalReader.load`.
-            Unavailable: the journal cannot be read; try again.
+            Unavailable: the journal cannot be read. Retry later.
         """
         options = options or JournalOptions()
         fence = TakeOwnership(0, owner, cluster, broker, 0)
@@ -233,27 +236,27 @@ class Journal:
 
     @property
     def state(self) -> TierState:
-        """The published state: the effect of every entry that is known to be durable."""
+        """Published state: the effect of all entries that are known to be durable."""
         return self._state
 
     @property
     def planned(self) -> TierState:
-        """The published state with all accepted transactions; nobody else may change it."""
+        """Published state with all accepted transactions. Only the journal may change it."""
         return self._planned
 
     @property
     def epoch(self) -> int:
-        """Our epoch; it never changes."""
+        """Epoch of this owner. It never changes."""
         return self._epoch
 
     @property
     def is_over(self) -> bool:
-        """Whether the journal was closed, fenced or found damaged: nothing is published then."""
+        """Whether the journal was closed, fenced or found damaged. It publishes nothing then."""
         return self._over is not None
 
     @property
     def is_closed(self) -> bool:
-        """Whether its owner has ended it in an orderly way; the tier is still that owner's."""
+        """Whether its owner has closed it in order. That owner still owns the tier."""
         return isinstance(self._over, Closed)
 
     @property
@@ -262,7 +265,7 @@ class Journal:
         return isinstance(self._over, Fenced)
 
     def subscribe(self, listener: Listener) -> None:
-        """Have `listener` called after each entry, at once, with the changes that it published."""
+        """Register a callback for each entry. It is called at once, with the published changes."""
         self._listeners.append(listener)
 
     @property
@@ -270,7 +273,7 @@ class Journal:
         return len(self._waiting) + (len(self._entry.transactions) if self._entry else 0)
 
     def statistics(self) -> JournalStatistics:
-        """Counters since the ownership was taken."""
+        """Return the counters since the ownership was taken."""
         return JournalStatistics(
             epoch=self._epoch,
             sequence=self._state.sequence,
@@ -285,19 +288,20 @@ class Journal:
         )
 
     async def publish(self, operations: Iterable[Operation]) -> int:
-        """Make a transaction durable and visible, all of it or nothing; returns its entry.
+        """Make a transaction durable and visible, or nothing of it. Return its entry's number.
 
-        The operations see all transactions that were accepted before, durable or not. Those that
-        are ready while an entry is written share the next entry. Two requests per entry.
+        The operations apply to the state after all transactions accepted before, durable or not.
+        Transactions that are ready while an entry is written share the next entry. Two requests per
+        entry.
 
         Raises:
-            Refused: it contradicts the state; nothing of it will become visible, and no other
-                transaction is touched by it.
-            Fenced: a newer owner has the tier. Transactions in flight may still have landed
-                before the fence; the new owner's state tells.
-            Closed: the journal was closed; as for `Fenced`.
+            Refused: it contradicts the state. None of it becomes visible, and no other transaction
+                is affected.
+            Fenced: a newer owner has the tier. Transactions in flight may have landed before the
+                fence; the new owner's state shows it.
+            Closed: the journal was closed. As for `Fenced`.
 
-        Cancelling it does not undo it: the transaction may still land.
+        Cancelling does not undo it: the transaction may still land.
         """
         transaction = Transaction(*self._accept(tuple(operations)))
         self._waiting.append(transaction)
@@ -306,9 +310,9 @@ class Journal:
         return await transaction.wait()
 
     async def settle(self, queue: QueueId) -> None:
-        """Return once no accepted transaction of `queue` waits any more.
+        """Wait until no accepted transaction of `queue` is pending.
 
-        A caller of `publish` that was cancelled must not trust `state` before.
+        After cancelling `publish`, a caller must not rely on `state` before this returns.
 
         Raises:
             Fenced, Closed: as `publish`.
@@ -321,7 +325,7 @@ class Journal:
             await theirs[-1].wait()
 
     def _accept(self, operations: tuple[Operation, ...]) -> tuple[StateChange, bytes]:
-        """Validate a transaction and add it to the planned state; refused, it changes nothing."""
+        """Validate a transaction and add it to the planned state. A refused one changes nothing."""
         if self._over is not None:
             raise copy_of(self._over)
         if self._closing.is_set():
@@ -337,10 +341,10 @@ class Journal:
         return change, payload
 
     async def verify_owner(self) -> None:
-        """Return if no newer owner has written to the journal. One or two requests.
+        """Verify that no newer owner has written to the journal. One or two requests.
 
         Raises:
-            Fenced: a newer owner has the tier; the journal is over.
+            Fenced: a newer owner has the tier. The journal is over.
             Unavailable: the journal could not be read.
         """
         if self._over is not None:
@@ -353,7 +357,7 @@ class Journal:
         try:
             raw = await self._store.read(str(names[-1]))
         except NotFound:
-            raw = None  # the newest entry is never deleted: there is a newer one
+            raw = None  # the newest entry is never deleted, so there is a newer one
         if raw is None or self._epoch_of(raw, names[-1]) > self._epoch:
             self._end(Fenced("a newer owner has the tier", str(names[-1])))
             raise Fenced("a newer owner has the tier", str(names[-1]))
@@ -361,11 +365,11 @@ class Journal:
     def _epoch_of(self, raw: Buffer, name: EntryName) -> int:
         try:
             return Frame.decode(raw, FrameKind.ENTRY, path=str(name)).epoch
-        except NewerVersion:  # a newer program took the tier
+        except NewerVersion:  # a newer program took over the tier
             return self._epoch + 1
 
     def _epoch_in_our_place(self, raw: Buffer, name: EntryName) -> int:
-        """As `_epoch_of`; an empty or cut object is told from an entry that got lost."""
+        """As `_epoch_of`. Distinguishes an empty or truncated object from a lost entry."""
         try:
             return self._epoch_of(raw, name)
         except Corrupt as damage:
@@ -375,13 +379,13 @@ class Journal:
     async def run(self) -> None:
         """Write entries until cancelled or closed.
 
-        Only one call may run at a time. After a cancellation it may be called again: it settles
-        the entry that was in flight before anything else.
+        Only one call may run at a time. After a cancellation it may be called again: it first
+        settles the entry that was in flight.
 
         Raises:
             Fenced: a newer owner has the tier.
-            Corrupt: an entry lies under our number that no owner can have written.
-            Closed: the store was closed under us.
+            Corrupt: under our number lies an entry that no owner can have written.
+            Closed: the store was closed during the call.
         """
         assert not self._running, "one worker writes the journal"
         self._running = True
@@ -446,7 +450,7 @@ class Journal:
             listener([transaction.change for transaction in entry.transactions])
 
     def _end(self, error: StoreError) -> None:
-        """Publish nothing more, and fail every waiting transaction with the reason."""
+        """Stop publishing, and fail every waiting transaction with `error`."""
         if self._over is None:
             self._over = error
             self._is_open = False
@@ -461,8 +465,9 @@ class Journal:
     async def close(self) -> None:
         """Refuse new transactions, wait for those in flight, and end `run`. Idempotent.
 
-        Waits `close_s_max` at most; a transaction that is not settled by then fails with `Closed`,
-        its outcome unknown. Does not close the store. Cancelling it leaves the journal closing.
+        Waits at most `close_s_max` seconds. A transaction that is not settled by then fails with
+        `Closed`, its outcome unknown. Does not close the store. Cancelling leaves the journal
+        closing.
         """
         self._closing.set()
         if self._running and not self._idle.is_set():
@@ -471,7 +476,7 @@ class Journal:
             self._end(Closed("the journal was closed", JOURNAL_PREFIX))
 
     def check(self) -> None:
-        """Assert J1 to J4; for tests, after any transition. O(records)."""
+        """Assert J1 to J4. For tests, after any transition. O(records)."""
         accepted = [*(self._entry.transactions if self._entry else ()), *self._waiting]
         if self._over is None:
             planned = self._state.copy()

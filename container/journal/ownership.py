@@ -22,16 +22,19 @@ from provider.errors import AlreadyExists, Corrupt, Denied, NotFound, Unavailabl
 from provider.object_store import Buffer, ObjectStore
 
 DOUBLINGS_MAX = 3
-"""The longest pause of an owner is so many doublings of the first one."""
+"""Limit of doublings of an owner's pause."""
 
 
 class Claims:
-    """What one taker posts."""
+    """Claims posted by one claimant."""
 
     def __init__(
         self, store: ObjectStore, owner: str, *, clock: Clock, rng: RandomSource, pause_s: float
     ) -> None:
-        """`owner`: the taker, for people; the content of the claim. `pause_s`: an owner's pause."""
+        """`owner`: the claimant, for display; the content of the claim.
+
+        `pause_s`: an owner's pause.
+        """
         self._store = store
         self._owner = owner
         self._clock = clock
@@ -39,13 +42,13 @@ class Claims:
         self._pause_s = pause_s
         self._made: list[ClaimName] = []
         self._posted: tuple[int, float] = (0, 0.0)
-        """Epoch and monotonic time of the last claim."""
+        """Epoch and monotonic time, in seconds, of the last claim."""
 
     async def make(self, epoch: int) -> bool:
         """Announce a fence of this epoch, unless an owner still pauses for the last claim of it.
 
-        Each race that is lost after that pause makes another claim. One request, or none; returns
-        whether a claim was made. One whose outcome is unknown is followed by another.
+        Each race lost after that pause makes another claim. At most one request. Returns whether a
+        claim was made. A claim with unknown outcome is followed by another.
         """
         posted, since_s = self._posted
         now_s = self._clock.monotonic_s()
@@ -59,14 +62,14 @@ class Claims:
         return True
 
     async def withdraw(self) -> None:
-        """Delete what was announced; what stays means nothing to an owner of that epoch."""
+        """Delete the posted claims. A remaining one has no effect on an owner of that epoch."""
         if self._made:
             with suppress(Unavailable, Denied):
                 await self._store.delete([str(one) for one in self._made])
 
 
 class StandingBack:
-    """What an owner of one epoch does about claims."""
+    """Reaction of an owner of one epoch to claims."""
 
     def __init__(self, epoch: int, *, clock: Clock, seconds_max: float) -> None:
         self._epoch = epoch
@@ -74,18 +77,18 @@ class StandingBack:
         self._seconds_max = seconds_max
         self._seen: set[ClaimName] = set()
         self.is_due = False
-        """Whether somebody has claimed the tier since."""
+        """Whether another process has claimed the tier since the last pause."""
         self.count = 0
-        """How often it stood back."""
+        """Number of pauses."""
 
     def note(self, claims: Collection[ClaimName]) -> None:
-        """These were posted when an entry of ours landed. Only newer epochs matter, each once."""
+        """Record the claims posted when an entry landed. Only newer epochs count, each once."""
         new = {one for one in claims if one.epoch > self._epoch} - self._seen
         self._seen |= new
         self.is_due = self.is_due or bool(new)
 
     async def wait(self, closing: asyncio.Event) -> None:
-        """Stand back, twice as long for each further claim; less long if we close anyway."""
+        """Pause, twice as long for each further claim. Ends early if the journal closes."""
         self.is_due = False
         self.count += 1
         doublings = min(len(self._seen) - 1, DOUBLINGS_MAX)
@@ -93,10 +96,10 @@ class StandingBack:
 
 
 READ_AHEAD = 64
-"""Entries that a taker reads by name at once; four times as many where all of them are there."""
+"""Entries that a claimant reads by name at once. Four times as many if all of them exist."""
 READ_AHEAD_MAX = 1024
 Permit = Callable[[Broker], Awaitable[None]]
-"""Called with what the tier says of its owner just before each fence; raises to forbid it."""
+"""Callback before each fence, with the tier's present owner. It raises to forbid the takeover."""
 
 
 async def take_ownership(
@@ -109,7 +112,7 @@ async def take_ownership(
     imported: Sequence[Operation] = (),
     permit: Permit | None = None,
 ) -> Loaded:
-    """Read the journal and write `fence` with the next epoch; returns the state after it.
+    """Read the journal and write `fence` with the next epoch. Return the state after it.
 
     The epoch and the time of `fence` are filled in here. See `Journal.take_ownership`.
     """
@@ -137,22 +140,22 @@ async def take_ownership(
         if outcome == Outcome.LANDED:
             await claims.withdraw()
             return loaded
-        # A busy owner would always be faster: it stands back once it sees the claim.
+        # A busy owner would always win the race: it pauses once it sees the claim.
         is_claimed = await claims.make(state.broker.epoch + 1)
         if is_claimed and outcome == Outcome.TAKEN:
             outcome = await race.follow(loaded)
-        if outcome == Outcome.STALE:  # the journal was truncated while it was read
+        if outcome == Outcome.STALE:  # the journal was truncated during the read
             loaded = await reader.load()
 
 
 class _Race:
-    """Attempts of one taker at the number after the newest entry, in few round trips.
+    """Attempts of one claimant at the number after the newest entry, in few round trips.
 
-    An attempt is one create, and where the number is taken one round of reads by name, side by
-    side. Entries that are read without a listing of the boundary after them are believed as one
-    chain only: each holds a copy of the entry before it. The newest entry of a journal is never
-    deleted, so a fence that lands above the boundary follows a real entry, and with it the chain
-    that its epoch was counted from. Failures and breaks of the chain take the slow way.
+    An attempt is one create. If the number is taken, one round of parallel reads by name follows.
+    Entries that are read without a later listing of the boundary are trusted only as one chain:
+    each holds a copy of the previous entry. The newest entry of a journal is never deleted. So a
+    fence that lands above the boundary follows a real entry, and with it the chain that its epoch
+    was counted from. After a failure or a break of the chain, `JournalReader` reads with listings.
     """
 
     def __init__(self, store: ObjectStore, reader: JournalReader, writer: EntryWriter) -> None:
@@ -162,7 +165,7 @@ class _Race:
         self._width = READ_AHEAD
 
     async def enter(self, loaded: Loaded, name: EntryName, raw: bytes) -> Outcome:
-        """Try to create the fence, and apply it, or the entries that are there instead."""
+        """Try to create the fence. Apply it, or the entries that are there instead."""
         try:
             await self._store.create(str(name), [raw])
             if (await self._reader.posted()).boundary >= name.sequence:
@@ -172,7 +175,7 @@ class _Race:
             if not ahead or bytes(ahead[0]) != raw:
                 return await self._apply(loaded, ahead)
         except (Unavailable, Denied):
-            pass  # unknown: settled below
+            pass  # unknown; settled below
         else:
             loaded.last = apply_entry(loaded.state, raw, name)
             return Outcome.LANDED
@@ -182,12 +185,12 @@ class _Race:
         return written.outcome
 
     async def follow(self, loaded: Loaded) -> Outcome:
-        """Apply the entries that were written meanwhile."""
+        """Apply the entries that were written since."""
         ahead = await self._ahead(EntryName(loaded.state.sequence + 1))
         return await self._apply(loaded, ahead) if ahead else Outcome.TAKEN
 
     async def _ahead(self, first: EntryName) -> list[Buffer]:
-        """Entries from a number on, as far as they are dense. Reads side by side; no listing."""
+        """Entries from a number on, up to the first missing one. Parallel reads, no listing."""
         entries: list[Buffer] = []
         while True:
             found = await self._side_by_side(first.sequence + len(entries), self._width)
@@ -209,7 +212,7 @@ class _Race:
         return [task.result() for task in tasks]
 
     async def _apply(self, loaded: Loaded, entries: Sequence[Buffer]) -> Outcome:
-        """Apply a chain of entries; `STALE` where they are no chain, or there are none."""
+        """Apply a chain of entries. `STALE` if they are no chain, or if there are none."""
         if not entries:
             return Outcome.STALE
         for raw in entries:

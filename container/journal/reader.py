@@ -1,4 +1,4 @@
-"""Journal reader: the newest valid snapshot, then the entries after it (decision 0008)."""
+"""Journal reader: loads the newest valid snapshot, then the entries after it (decision 0008)."""
 
 import asyncio
 from dataclasses import dataclass
@@ -28,32 +28,32 @@ RELOADS_MAX = 8
 
 @dataclass(slots=True)
 class Loaded:
-    """What a start has read, and what was applied since."""
+    """Result of the first read, with the entries applied since."""
 
     state: TierState
     snapshot: SnapshotName | None
-    """The snapshot that it began with; None for a young journal."""
+    """Snapshot that it began with. None for a young journal."""
     damaged: tuple[Corrupt, ...]
-    """Newer snapshots that are damaged; nothing is lost by them."""
+    """Damaged newer snapshots. They lose no data."""
     last: bytes = b""
-    """The newest entry applied, without its copy of another; empty if a snapshot was all."""
+    """Own bytes of the newest applied entry. Empty if only a snapshot was read."""
     is_other_history: bool = False
-    """Whether the journal goes on otherwise than the state does: it was put back from a copy."""
+    """Whether the journal diverges from the state: it was restored from a backup."""
     damage: Corrupt | None = None
-    """Why the state is older than it could be; only `load_whole_part` leaves it so."""
+    """Damage that keeps the state from being newer. Left only by `load_whole_part`."""
 
 
 class Posted(NamedTuple):
-    """What lies beside the entries for owners to see."""
+    """Objects for owners, beside the entries."""
 
     boundary: int
-    """Entries up to it may be deleted; 0 before the first."""
+    """Number up to which entries may be deleted. 0 before the first."""
     claims: frozenset[ClaimName]
-    """Who is about to take the tier, or was, and perhaps died."""
+    """Claims on the tier. Their claimants may have won or died since."""
 
 
 class JournalReader:
-    """Reads the journal in `store`; keeps nothing but its limits."""
+    """Reads the journal in `store`. Keeps nothing but its limits."""
 
     def __init__(
         self, store: ObjectStore, options: JournalOptions, *, clock: Clock | None = None
@@ -63,14 +63,14 @@ class JournalReader:
         self._clock = clock or SystemClock()
 
     async def listed(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        """A listing that shows the newest object, or a newer one. One request.
+        """List a prefix. The result has the newest object, or a newer one. One request.
 
-        A listing may miss objects that are created or deleted while it runs. The newest object
-        stays for longer than `listing_s_max` once it is replaced, so that a shorter listing does
-        not miss both.
+        A listing may miss objects that are created or deleted while it runs. A replaced object
+        stays for longer than `listing_s_max`, so a faster listing does not miss both it and its
+        successor.
 
         Raises:
-            Unavailable: try again; also where every listing took longer than that.
+            Unavailable: retry later. Also if every listing took longer than `listing_s_max`.
         """
         for _ in range(RELOADS_MAX):
             began_s = self._clock.monotonic_s()
@@ -80,18 +80,18 @@ class JournalReader:
         raise Unavailable("listings take so long that they prove nothing", prefix)
 
     async def boundary(self) -> int:
-        """Entries up to it may be deleted; 0 before the first. One request.
+        """Return the number up to which entries may be deleted. 0 before the first. One request.
 
         Raises:
-            Unavailable: try again.
+            Unavailable: retry later.
         """
         return (await self.posted()).boundary
 
     async def posted(self) -> "Posted":
-        """The boundary, and who claims the tier. One request.
+        """Return the boundary and the claims on the tier. One request.
 
         Raises:
-            Unavailable: try again.
+            Unavailable: retry later.
         """
         listed = [entry.name for entry in await self.listed(BOUNDARY_PREFIX)]
         names = map(parse_name, listed)
@@ -100,15 +100,14 @@ class JournalReader:
         return Posted(max(boundaries, default=0), frozenset(claims))
 
     async def load(self) -> Loaded:
-        """Read the state as it is now.
+        """Load the present state.
 
-        Costs a listing and a read of one snapshot, then what `catch_up` costs.
+        Costs a listing and a read of one snapshot, then as `catch_up`.
 
         Raises:
-            Corrupt: an entry and its copy, or every snapshot that could be used, is damaged; or
-                is missing.
-            NewerVersion: a newer program wrote what is needed.
-            Unavailable: try again.
+            Corrupt: an entry and its copy, or every usable snapshot, is damaged or missing.
+            NewerVersion: a newer program wrote a required object.
+            Unavailable: retry later.
         """
         loaded = await self.load_whole_part()
         if loaded.damage is not None:
@@ -116,9 +115,9 @@ class JournalReader:
         return loaded
 
     async def load_whole_part(self) -> Loaded:
-        """The state before the first entry that is damaged; `damage` says which, if one is.
+        """Load the state before the first damaged entry, which `damage` names.
 
-        Costs what `load` costs.
+        Costs as `load`.
 
         Raises:
             NewerVersion, Unavailable: as `load`.
@@ -137,7 +136,7 @@ class JournalReader:
                 path = str(EntryName(loaded.state.sequence + 1))
                 loaded.damage = Corrupt("it follows another entry than the one before it", path)
                 return loaded
-            if loaded.is_other_history:  # it is being put back just now
+            if loaded.is_other_history:  # a restore is in progress
                 continue
             if attempt and loaded.snapshot == last:  # not replaced: there is no other
                 reason = "entries were deleted, and no snapshot holds them"
@@ -152,7 +151,7 @@ class JournalReader:
             names = [parse_name(entry.name) for entry in await self.listed(SNAPSHOT_PREFIX)]
             try:
                 return await self._newest_of([n for n in names if isinstance(n, SnapshotName)])
-            except NotFound:  # a newer one replaced it meanwhile; the others are older
+            except NotFound:  # replaced by a newer one since; the others are older
                 continue
         raise Unavailable("snapshots are replaced faster than they can be read", SNAPSHOT_PREFIX)
 
@@ -169,20 +168,20 @@ class JournalReader:
         return Loaded(TierState(), None, tuple(damaged))
 
     async def catch_up(self, loaded: Loaded) -> bool:
-        """Apply the entries after the state's; False if they were deleted: load again.
+        """Apply the entries after the state's. Return False if they were deleted: load again.
 
-        One listing; where there are new entries also a read of each and a listing of the boundary
-        per `catch_up_bytes_max`; two more for each entry whose copy stands in. The state changes
-        entry by entry, never within one.
+        One listing. If there are new entries, also a read of each, and a listing of the boundary
+        per `catch_up_bytes_max`. Two more requests for each entry that is recovered from its copy.
+        The state changes entry by entry, never within one.
 
-        False also where the journal does not have the state's own entry, or goes on from another
-        one (`is_other_history`): it was put back from a copy.
+        Also returns False if the journal lacks the state's own entry, or diverges from it
+        (`is_other_history`): it was restored from a backup.
 
         Raises:
-            Corrupt: an entry is damaged or missing, and so is its copy; the state is as it was
-                before that entry.
+            Corrupt: an entry and its copy are damaged or missing. The state is as before that
+                entry.
             NewerVersion: a newer program wrote it.
-            Unavailable: try again.
+            Unavailable: retry later.
         """
         held = loaded.state.sequence
         if not held:
@@ -194,10 +193,9 @@ class JournalReader:
         return await self._catch_up(loaded, [one for one in found if one[0].sequence > held])
 
     async def _catch_up_while_it_gets_on(self, loaded: Loaded) -> bool:
-        """As `_catch_up_from_its_own`; a request that fails costs only the batch that it was for.
+        """As `_catch_up_from_its_own`. A failed request repeats only its own batch.
 
-        Otherwise a storage of which one request in a hundred fails could not be read at all where
-        there are thousands of entries.
+        Otherwise thousands of entries could not be read from a storage with a failure rate of 1 %.
         """
         while True:
             before = loaded.state.sequence
@@ -208,10 +206,10 @@ class JournalReader:
                     raise
 
     async def _catch_up_from_its_own(self, loaded: Loaded) -> bool:
-        """As `catch_up`; a snapshot's own entry, or a newer one, must be there.
+        """As `catch_up`. A snapshot's own entry, or a newer one, must exist.
 
-        Entries above the boundary are never deleted: where not even the one is left that the
-        snapshot ends with, newer ones may be lost with it.
+        Entries above the boundary are never deleted. If the last entry of the snapshot is missing
+        too, newer ones may be lost with it.
         """
         held = loaded.state.sequence
         if not held:
@@ -226,7 +224,7 @@ class JournalReader:
         return await self._catch_up(loaded, [one for one in found if one[0].sequence > held])
 
     async def _entries(self, *, after: int) -> list[tuple[EntryName, int]]:
-        """Names and sizes of the entries above a number. One request."""
+        """List names and sizes of the entries above a number. One request."""
         listed = await self._store.list(JOURNAL_PREFIX, after=str(EntryName(after)))
         return [(name, e.size_bytes) for e in listed if (name := _entry_name(e.name))]
 
@@ -247,7 +245,7 @@ class JournalReader:
     def _batch(
         self, found: list[tuple[EntryName, int]], sequence: int
     ) -> list[tuple[EntryName, int]]:
-        """The next entries, dense from `sequence` on, within the limits."""
+        """The next entries, without a hole from `sequence` on, within the limits."""
         batch: list[tuple[EntryName, int]] = []
         total = 0
         for name, size_bytes in found[: self._options.catch_up_entries_max]:
@@ -259,11 +257,11 @@ class JournalReader:
         return batch
 
     async def _apply(self, loaded: Loaded, batch: list[tuple[EntryName, int]]) -> bool:
-        """Read and apply some entries; False if they were deleted, whoever created them since."""
+        """Read and apply some entries. False if they were deleted, even if recreated since."""
         wanted = [(str(name), ByteRange(0, size)) for name, size in batch if size > 0]
         try:
             raws = await self._store.read_many(wanted)
-        except OutOfRange:  # deleted, and perhaps created again, shorter
+        except OutOfRange:  # deleted, and perhaps recreated with a shorter length
             raws = None
         if await self.boundary() >= batch[0][0].sequence:
             return False
@@ -283,9 +281,9 @@ class JournalReader:
         return True
 
     async def _missing(self, loaded: Loaded) -> bool:
-        """Read and apply an entry that a listing has not shown; False if it was deleted.
+        """Read and apply an entry that a listing has not shown. False if it was deleted.
 
-        A listing may miss an entry that is created while it runs, so this reads it by its name.
+        A listing may miss an entry that is created while it runs, so it is read by name.
         """
         name = EntryName(loaded.state.sequence + 1)
         try:
@@ -307,12 +305,12 @@ class JournalReader:
         return True
 
     async def _stand_in(self, loaded: Loaded, name: EntryName, damage: Corrupt) -> bool:
-        """Apply the copy of a damaged or missing entry; False if the next one was deleted.
+        """Apply the copy of a damaged or missing entry. False if the next entry was deleted.
 
-        The copy is believed as the entry that holds it is: by a boundary that is listed later.
+        The copy is trusted like the entry that holds it: by a boundary that is listed later.
 
         Raises:
-            Corrupt: `damage`, where there is no whole copy.
+            Corrupt: `damage`, if there is no intact copy.
         """
         after = EntryName(name.sequence + 1)
         try:
@@ -337,7 +335,7 @@ def _entry_name(name: str) -> EntryName | None:
 
 
 class JournalFollower:
-    """A state that follows a journal which another process writes. Never writes itself."""
+    """State that follows a journal written by another process. Read-only."""
 
     def __init__(self, reader: JournalReader, loaded: Loaded) -> None:
         self._reader = reader
@@ -355,9 +353,9 @@ class JournalFollower:
         clock: Clock | None = None,
         damaged: bool = False,
     ) -> Self:
-        """Read the journal as it is now. Costs what `JournalReader.load` costs.
+        """Load the present state. Costs as `JournalReader.load`.
 
-        `damaged`: of a damaged journal, take the part that is whole.
+        `damaged`: of a damaged journal, load the intact part.
 
         Raises:
             NotFound: there is no tier.
@@ -376,36 +374,36 @@ class JournalFollower:
 
     @property
     def state(self) -> TierState:
-        """The published state as of the last `refresh`, the only call that changes it."""
+        """Published state as of the last `refresh`, the only method that changes it."""
         return self._loaded.state
 
     @property
     def histories(self) -> int:
-        """How often the tier was found to be put back from a copy, which began another history."""
+        """Number of restores of the tier from a backup, each of which began another history."""
         return self._histories
 
     @property
     def damage(self) -> Corrupt | None:
-        """Why the state was older than it could be when it was loaded; None if it was not."""
+        """Damage that kept the state from being newer when it was loaded. None without damage."""
         return self._loaded.damage
 
     @property
     def damaged_snapshots(self) -> tuple[Corrupt, ...]:
-        """Snapshots that could not be used; an older one and the entries after it stood in."""
+        """Unusable snapshots. An older snapshot and the entries after it replaced them."""
         return self._loaded.damaged
 
     async def refresh(self) -> bool:
-        """Apply new entries; whether there were any. One request where there are none.
+        """Apply new entries. Return whether there were any. One request if there are none.
 
-        Loads the newest snapshot where entries that it needs were deleted, or the tier was put back
-        from a copy: the state may then be older than before. Then, and only then, `state` is
-        another object. A failure leaves the state as of this entry or a later one.
-        Concurrent calls run one after another.
+        Loads the newest snapshot if required entries were deleted, or if the tier was restored from
+        a backup. The state may then be older than before. Only then is `state` another object. A
+        failure leaves the state as of its last entry or a later one. Concurrent calls run one after
+        another.
 
         Raises:
             Corrupt, NewerVersion, Unavailable: see `JournalReader.catch_up`.
         """
-        async with self._refreshing:  # entries are applied one after another, each once
+        async with self._refreshing:  # entries are applied in order, each once
             return await self._refresh()
 
     async def _refresh(self) -> bool:

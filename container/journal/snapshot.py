@@ -20,11 +20,11 @@ from provider.errors import Corrupt
 from provider.object_store import Buffer, ObjectStore
 
 CHUNKS_PER_TURN = 64
-"""Chunks of so many records that are summed, or compared, before other tasks get one."""
+"""Chunks that are summed or compared before other tasks get a turn."""
 
 
 def decode_snapshot(raw: Buffer, name: SnapshotName) -> TierState:
-    """Read a snapshot's object.
+    """Decode a snapshot's object.
 
     Raises:
         Corrupt: it is damaged, or contradicts its name.
@@ -35,7 +35,7 @@ def decode_snapshot(raw: Buffer, name: SnapshotName) -> TierState:
 
 
 async def decode_in_turns(raw: Buffer, name: SnapshotName, clock: Clock) -> TierState:
-    """As `decode_snapshot`. Yields to other tasks, for which 100,000 queues would be seconds."""
+    """As `decode_snapshot`. Yields to other tasks: 100,000 queues take seconds."""
     frame = Frame.decode(raw, FrameKind.SNAPSHOT, path=str(name))
     turns = decoding_state(frame.payload, path=str(name))
     while True:
@@ -47,7 +47,7 @@ async def decode_in_turns(raw: Buffer, name: SnapshotName, clock: Clock) -> Tier
 
 
 def _named(state: TierState, frame: Frame, name: SnapshotName) -> TierState:
-    """The state of a snapshot's frame, if that fits to its name."""
+    """Return the state of a snapshot's frame, if it matches the name."""
     said = SnapshotName(frame.sequence, frame.epoch, frame.nonce.hex())
     if said != name or state.sequence != name.sequence or state.broker.epoch > name.epoch:
         raise Corrupt(f"the snapshot says that it is {said} of {state!r}", str(name))
@@ -57,10 +57,10 @@ def _named(state: TierState, frame: Frame, name: SnapshotName) -> TierState:
 async def encode_snapshot(
     state: TierState, *, epoch: int, nonce: bytes, clock: Clock
 ) -> tuple[SnapshotName, list[bytes]]:
-    """A snapshot's name and bytes, which are those of the chunks one after the other.
+    """Encode a snapshot to its name and its bytes, as consecutive chunks.
 
-    Yields to other tasks; `state` must be the caller's own copy. In chunks, because joining what
-    100,000 queues need takes a tenth of a second, in which nothing else runs.
+    Yields to other tasks. `state` must be the caller's own copy. The bytes stay in chunks because
+    joining those of 100,000 queues would block the event loop for a tenth of a second.
     """
     chunks: list[bytes] = []
     pieces = state_pieces(state)
@@ -86,8 +86,8 @@ async def write_snapshot(
     """Write `state` under a new name, read it back and compare. Two requests.
 
     Raises:
-        Unavailable: unknown outcome; call again, which takes another name.
-        Corrupt: the object reads back different from what was written, and must not be used.
+        Unavailable: the outcome is unknown. Call again, which takes another name.
+        Corrupt: the object reads back different from what was written. It must not be used.
     """
     nonce = rng.randbytes(NONCE_BYTES)
     name, chunks = await encode_snapshot(state.copy(), epoch=epoch, nonce=nonce, clock=clock)
@@ -104,7 +104,7 @@ async def write_snapshot(
 
 
 async def _in_turns(chunks: Sequence[bytes], clock: Clock) -> AsyncIterator[bytes]:
-    """The chunks, between which other tasks get a turn."""
+    """Iterate over the chunks, and give other tasks a turn in between."""
     for number, chunk in enumerate(chunks):
         yield chunk
         if number % CHUNKS_PER_TURN == CHUNKS_PER_TURN - 1:

@@ -30,37 +30,37 @@ from provider.object_store import Buffer, ObjectStore
 
 DELETED_AT_ONCE_MAX = 1000
 OLD_LISTINGS = 2
-"""A replaced boundary stays for so many of the longest listings that are believed."""
+"""Life of a replaced boundary, in multiples of the longest trusted listing."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedSnapshot:
-    """A snapshot that we have read whole."""
+    """Snapshot that this process has read as a whole."""
 
     name: SnapshotName
     seen_s: float
-    """Monotonic time at which we had read it."""
+    """Monotonic time of that read, in seconds."""
 
 
 def plan_boundary(
     verified: list[VerifiedSnapshot], now_s: float, grace_s: float
 ) -> SnapshotName | None:
-    """The newest snapshot up to which entries may go: old enough, and not the newest. Pure."""
+    """Newest snapshot up to which entries may be deleted: old enough, and not the newest. Pure."""
     old = [one.name for one in verified[:-1] if now_s - one.seen_s >= grace_s]
     return max(old, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class DurableBoundary:
-    """A boundary that we have made, or found there."""
+    """Boundary that this process has created or found."""
 
     sequence: int
     since_s: float
-    """Monotonic time by which it was durable."""
+    """Monotonic time by which it was durable, in seconds."""
 
 
 def plan_old_boundaries(made: list[DurableBoundary], now_s: float, listing_s_max: float) -> int:
-    """Boundaries below this one may go: every believed listing shows it, or a newer one. Pure."""
+    """Number below which boundaries may be deleted: each trusted listing has a newer one. Pure."""
     old = [one.sequence for one in made if now_s - one.since_s > OLD_LISTINGS * listing_s_max]
     return max(old, default=0)
 
@@ -68,15 +68,15 @@ def plan_old_boundaries(made: list[DurableBoundary], now_s: float, listing_s_max
 async def truncate_journal(
     store: ObjectStore, upto: SnapshotName, *, replaced: int, epoch: int, rng: RandomSource
 ) -> int:
-    """Make the boundary durable, then delete what it makes superfluous; how many objects went.
+    """Make the boundary durable, then delete the obsolete objects. Return the number deleted.
 
-    Boundaries below `replaced` (`plan_old_boundaries`) are superfluous, too, and claims of our
-    epoch. May be called again after any failure. Five requests, and one per 1,000 objects.
+    Boundaries below `replaced` (`plan_old_boundaries`) and claims of our epoch are obsolete too.
+    May be called again after any failure. Five requests, and one per 1,000 objects.
     """
     nonce = rng.randbytes(NONCE_BYTES)
     frame = Frame(FrameKind.BOUNDARY, epoch, upto.sequence, nonce, b"{}")
     boundary = BoundaryName(upto.sequence)
-    with suppress(AlreadyExists):  # an earlier attempt, or another owner: it says the same
+    with suppress(AlreadyExists):  # an earlier attempt or another owner created the same
         await store.create(str(boundary), [frame.encode()])
     old: list[str] = []
     for entry in await store.list(JOURNAL_PREFIX):
@@ -91,7 +91,7 @@ async def truncate_journal(
         name, claim = parse_name(entry.name), ClaimName.parse(entry.name)
         if isinstance(name, BoundaryName) and name.sequence < replaced:
             old.append(entry.name)
-        if claim is not None and claim.epoch <= epoch:  # its taker won, or died
+        if claim is not None and claim.epoch <= epoch:  # its claimant won, or died
             old.append(entry.name)
     for start in range(0, len(old), DELETED_AT_ONCE_MAX):
         await store.delete(old[start : start + DELETED_AT_ONCE_MAX])
@@ -99,31 +99,31 @@ async def truncate_journal(
 
 
 SNAPSHOTS = 2
-"""As many as a boundary needs: one of them may turn out to be damaged."""
+"""Snapshots required by a boundary: one of them may turn out to be damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalCut:
-    """What goes if a journal is cut behind its whole part."""
+    """Effect of truncating a journal after its intact part."""
 
     kept: int
-    """The last entry that stays."""
+    """Number of the last entry that stays."""
     given_up: tuple[int, ...]
-    """Entries behind it that are there, damaged or not."""
+    """Numbers of the existing entries after it, damaged or not."""
     unreadable: int
-    """Those among them of which nothing is known."""
+    """Given-up entries without any readable content."""
     ends: Mapping[QueueId, tuple[int, int]]
-    """Of each queue that would lose messages: its next offset then, and the one that the readable
-    entries tell."""
+    """Queues that would lose messages: next offset after the truncation, and the next offset of the
+    readable entries."""
     newest: int
-    """The highest number of any entry, snapshot or boundary."""
+    """Highest number of any entry, snapshot or boundary."""
 
 
 async def find_journal_cut(store: ObjectStore, loaded: Loaded) -> JournalCut:
-    """What lies behind the part of the journal that was loaded. Reads each entry there once.
+    """Inspect the entries after the loaded part of the journal. Reads each of them once.
 
     Raises:
-        Unavailable: try again.
+        Unavailable: retry later.
     """
     kept = loaded.state.sequence
     told: dict[QueueId, int] = {}
@@ -151,7 +151,7 @@ async def _names(store: ObjectStore, prefix: str) -> list[EntryName | SnapshotNa
 
 
 def _said(raw: Buffer, name: EntryName) -> list[tuple[int, list[Operation]]]:
-    """The operations that an entry's object tells, by number: its own, and those of its copy."""
+    """Operations in an entry's object by number: its own, and those of its copy."""
     found: list[tuple[int, list[Operation]]] = []
     with suppress(Corrupt, NewerVersion):
         copy = copy_in(raw, name)
@@ -166,7 +166,7 @@ def _said(raw: Buffer, name: EntryName) -> list[tuple[int, list[Operation]]]:
 
 
 def _note_end(told: dict[QueueId, int], operation: Operation) -> None:
-    """Note where a queue ends after an operation."""
+    """Record the end of a queue after an operation."""
     match operation:
         case CommitQueue():
             told[operation.queue] = operation.next_offset
@@ -179,7 +179,7 @@ def _note_end(told: dict[QueueId, int], operation: Operation) -> None:
 
 
 def _lost(state: TierState, told: Mapping[QueueId, int]) -> dict[QueueId, tuple[int, int]]:
-    """Queues whose end lies lower in the state than an entry tells."""
+    """Queues whose end in the state is lower than in an entry."""
     ends: dict[QueueId, tuple[int, int]] = {}
     for queue_id, end in sorted(told.items()):
         queue = state.queues.get(queue_id)
@@ -192,14 +192,14 @@ def _lost(state: TierState, told: Mapping[QueueId, int]) -> dict[QueueId, tuple[
 async def cut_journal(
     store: ObjectStore, loaded: Loaded, cut: JournalCut, *, rng: RandomSource, clock: Clock
 ) -> int:
-    """Make the part that was loaded the whole journal; returns the number that it ends with now.
+    """Make the loaded part the whole journal. Return the number of its new last entry.
 
-    The caller must know that no owner lives: one that publishes meanwhile could lose what it has
-    acknowledged. Five requests. May be called again after any failure, with a new `cut`.
+    The caller must know that no owner is alive: an owner that publishes during the call could lose
+    acknowledged changes. Five requests. May be called again after any failure, with a new `cut`.
 
     Raises:
-        Unavailable: unknown outcome; look again.
-        Corrupt: a snapshot reads back different from what was written; nothing is cut.
+        Unavailable: the outcome is unknown. Call `find_journal_cut` again.
+        Corrupt: a snapshot reads back different from what was written. Nothing is truncated.
     """
     state = loaded.state.copy()
     state.sequence = cut.newest + 1
