@@ -157,14 +157,12 @@ async def open_owner(
     memory: TierMemory | None = None,
     told: Callable[[StoreError], None] = lambda _: None,
 ) -> AsyncGenerator[Tier]:
-    """The tier of the configured broker, taken from an owner that ended, or begun.
+    """The configured broker's tier, taken over from an ended owner, or begun.
 
-    With `take_over` it is taken from an owner that lives, too, which then ends with `Fenced`.
-    A process that `serves` waits for a storage that is away or refuses it for now. The journal is
-    written only while `Tier.run` runs, which is the caller's to start. Requests to
-    the storage are counted in `registry`. A tier is not begun among files that no journal of ours
-    names, unless they are `imported` with it. `memory`: the tier that the store is known to have.
-    `told` is called with what is waited out.
+    `take_over` replaces a living owner too, which ends with `Fenced`. A process that `serves` waits
+    for a storage that is away. The caller starts `Tier.run`, which writes the journal. `registry`
+    counts requests. Among files without a journal a tier begins only if they are `imported`.
+    `memory`: the store's known tier. `told`: callback for each error that is waited out.
 
     Raises:
         ConfigError: there are files of a tier, and no journal; or the store has another tier; or
@@ -185,11 +183,11 @@ async def open_owner(
         told=told,
     )
     store = await _metered_storage(config, clock=clock, rng=rng, registry=registry)
-    waits, options = config.start.stands_by, config.journal
+    journal, start = config.journal, config.start
     takeover = Takeover(
-        directory, store, options, clock=clock, take_over=take_over, stands_by=waits
+        directory, store, journal, clock=clock, take_over=take_over, stands_by=start.stands_by
     )
-    owner = await asyncio.to_thread(owner_name, clock, beat_s=options.heartbeat_s)
+    owner = await asyncio.to_thread(owner_name, clock, beat_s=journal.heartbeat_s)
 
     async def permit(broker: Broker) -> None:
         if memory is not None:

@@ -109,7 +109,7 @@ def test_without_a_temporary_directory_jobs_say_so_and_others_work(
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     assert invoke(*NAMED, "--tier", tier, "tier", store).exit_code == 0
     for words in (["audit"], ["export", tmp_path / "out"], ["rebuild"]):
-        result = invoke("--tier", tier, *words)
+        result = invoke("--tier", tier, *words, "--processes", "2")
         assert result.exit_code == 2, (words, result.output)
         assert "set TMPDIR" in result.stderr
         assert "no such object" not in result.stderr

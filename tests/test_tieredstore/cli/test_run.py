@@ -322,8 +322,10 @@ def test_a_tier_that_stays_away_ends_a_start_with_3_and_nothing_is_lost(
         limit = ("-D", "tieredStoreStartTimeout=5000")
         with started([*given, *limit, "run", "--put"]) as process:
             assert asked(process, '{"topic": "Orders", "body": "two"}')["queue_offset"] == 2
-            assert process.wait(120) == 3
+            ended = Patience("it does not end", pids=[process.pid])
+            wait_until(lambda: process.poll() is not None, ended)
             _, err = communicated(process)
+        assert process.returncode == 3
         assert "tieredStoreStartTimeout" in err.splitlines()[-1]
         server.odd.refusals.clear()
         with started([*given, "run", "--put"]) as process:

@@ -27,7 +27,7 @@ from tieredstore.session.reader import AS_OPTIONS
 
 OUTAGE: dict[str, Event] = {"outage": LivingTier.go_away}
 EVENTS = {**MOVES, **LOSSES, **OUTAGE}
-NEEDS = {"export Iceberg": [pytest.mark.data], "stream": [pytest.mark.spark]}
+NEEDS = {"export Iceberg": [pytest.mark.data], "stream": [pytest.mark.data]}
 
 
 @pytest.fixture(params=["memory", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.nightly])])
