@@ -67,7 +67,7 @@ async def read_sound_records(
         return _nothing(QueueOffset(start + 1), error)
     try:
         raw = as_bytes(await container.log(ByteRange(log_start, log_end)))
-    except OutOfRange:  # what lies behind the last record may be in a file that is lost
+    except (OutOfRange, Corrupt):  # perhaps of what lies behind the last record alone
         raw = as_bytes(await container.log(ByteRange(log_start, min(last_end, log_end))))
     found = find_records(raw, log_start, units, queue_id=container.id.queue_id, first_offset=start)
     path = f"{container.id}/{SegmentType.COMMIT_LOG.name}"

@@ -339,18 +339,22 @@ async def test_what_a_failed_file_was_to_have_is_not_read_again() -> None:
 
 
 @pytest.mark.leaves_findings("body-crc", "checksum", why="one message was damaged")
-async def test_what_is_behind_a_damaged_extent_is_read_by_the_next_run() -> None:
-    over = OwnedWorld(TierOptions(extent_bytes_max=1_000), UPKEEP, index=None)
+@pytest.mark.parametrize("bytes_max", [1, 1 << 20], ids=["one message a run", "all in one run"])
+async def test_what_is_around_a_damaged_extent_is_read_by_the_next_run(bytes_max: int) -> None:
+    over = OwnedWorld(TierOptions(extent_bytes_max=500), UPKEEP, index=None)
     async with over.owned() as tier:
         await put(tier, 8)
     over.kill_all()
     (name,) = await over.names(f"{TOPIC}/0/COMMIT_LOG/")
     raw = over.memory._shared.objects[name]
-    raw[3 * len(raw) // 8 + 100] ^= 1
-    over.index = replace(INDEX, catch_up_bytes_max=1)  # one message a run
+    raw[4 * len(raw) // 8 + 100] ^= 1
+    over.index = replace(INDEX, catch_up_bytes_max=bytes_max)
     async with over.owned() as tier:
+        (segment,) = tier.state.queues[QUEUE].commit_log
+        assert [one.first_offset for one in segment.extents] == [0, 2, 4, 6]
         await over.pass_time(40)
-        assert 0 < figures(tier)["index_messages_read"] < 8
+        assert figures(tier)["index_messages_read"] == 6
+        assert await offsets(tier, "key-3") == [(0, 3)]
         assert await offsets(tier, "key-7") == [(0, 7)]
         assert "index" not in tier.upkeep.statistics().errors
 
