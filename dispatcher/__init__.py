@@ -1,5 +1,5 @@
-"""Hot to cold: takes messages from a hot log in batches and commits them to the tier, fairly.
+"""Dispatcher: reads messages from a hot log in batches and commits them to a tier, fairly.
 
-The dispatcher knows nothing of readers. Both ports are in `dispatcher.ports`: `HotLog`, the source
-of messages, and `TierPort`, their destination.
+It does not depend on readers. Both ports are in `dispatcher.ports`: `HotLog`, the source of
+messages, and `TierPort`, their destination.
 """

@@ -1,8 +1,8 @@
 """Comparison of tier and hot log: the same messages at the same offsets.
 
-A start finds thousands of queues whose messages agree. `find_agreeing` compares them together: a
-store far away returns records of many queues in one request. A queue that differs, or that cannot
-be read, is only left out there; `open_queue` then compares it alone and reports the cause.
+At a start, nearly all of thousands of queues agree. `find_agreeing` compares them together, so
+that one request to a remote store returns records of many queues. It leaves out a queue that
+differs or cannot be read; `open_queue` then compares that queue alone and reports the cause.
 """
 
 from bisect import bisect_left
@@ -28,17 +28,17 @@ from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 
 NEAR_MESSAGES = 4096
-"""The hot log's references to messages no further apart are fetched at once: 80 KiB at most."""
+"""Span of messages whose references one call to the hot log fetches: at most 80 KiB."""
 REPAIR_NEWEST = 16
-"""Messages next to a cut that must be the same in both."""
+"""Messages below a tail truncation that must be the same in tier and hot log."""
 SEARCH_WAYS = 16
-"""Messages compared in one step of the search, which leaves a 17th of the offsets."""
+"""Messages compared in one step of the search. A step reduces the offsets to one 17th."""
 
 
 def same_message(hot: bytes, tiered: bytes) -> bool:
-    """Whether a hot record and a tiered one are one message. Pure.
+    """Whether a hot record and a tiered record are the same message. Pure.
 
-    Tiering rewrites the physical offset, and the checksum of the whole record, which covers it.
+    Ignores the physical offset and the checksum of the whole record, which tiering rewrites.
     """
     if len(hot) != len(tiered):
         return False
@@ -60,10 +60,10 @@ def differs_sentence(
     *,
     low: QueueOffset | None = None,
 ) -> str:
-    """What a person must know about a tier that contradicts its hot log.
+    """Error sentence for an operator: a tier that contradicts its hot log, and the repair. Pure.
 
-    `common_end` is what `find_common_end` returned, if it could; `low` is the first offset that
-    both have.
+    `common_end` is the result of `find_common_end`; None if it failed. `low` is the first offset
+    that both have.
     """
     differs = f"the tier and the hot log have different messages at offset {offset}"
     kept = "what is tiered stays readable, nothing more is tiered until"
@@ -83,27 +83,27 @@ def differs_sentence(
 async def compare_sampled(
     hot_log: HotLog, tier: ReadableTierPort, hot: HotQueue, *, newest: int
 ) -> QueueOffset | None:
-    """Compare the newest messages that both have, and older ones at doubling distances.
+    """Compare the newest common messages of a queue, and older ones at doubling distances.
 
-    Returns the lowest offset at which they were seen to differ, or None. A store that was
+    Returns the lowest sampled offset at which tier and hot log differ, or None. A store that was
     restored from a backup, or replaced by another one, may have the same newest messages again.
-    The older ones tell it, down to the first that both have, or that the tier finds without
-    reading its history. Older ones that cannot be read, or whose bits rotted in the hot log, are
-    skipped.
+    The older samples detect that. They reach down to the first common message, or to the oldest
+    that the tier finds without reading its history. Older messages that cannot be read, or whose
+    checksum fails in the hot log, are skipped.
 
-    Compares `newest + log2(n) + 2` messages at most, n being what both have: 24 of a million.
-    Costs one call to the tier, one `records_of_round` of the hot log, and one `references` for
-    all within `NEAR_MESSAGES` and for each doubling beyond: 1 for 4,000 messages, 6 for 100,000.
-    Costs more if they are larger than `COMPARED_BYTES_MAX` together, or one cannot be read. Holds
+    Compares at most `newest + log2(n) + 2` of n common messages: 24 of a million. Costs one call
+    to the tier, one `records_of_round`, and one `references` for all messages within
+    `NEAR_MESSAGES` and for each doubling beyond: 1 for 4,000 messages, 6 for 100,000. Costs more
+    if the records exceed `COMPARED_BYTES_MAX` together, or if one cannot be read. Holds
     `COMPARED_BYTES_MAX` of each side, or one message. Changes nothing, so it may be cancelled.
 
-    A difference, or damage, is compared once more past caches and with the checksums of extents:
-    bytes that flipped on their way, or at rest, are not another message.
+    A difference or damage is compared a second time, past caches and with the checksums of
+    extents. Bits that flipped in transfer or at rest therefore do not count as another message.
 
     Raises:
-        Unavailable: one of the two cannot be read now.
-        Corrupt: the newest messages of one of the two cannot be read at all, or rotted there.
-        OutOfRange: the hot log deleted the newest ones meanwhile.
+        Unavailable: the tier or the hot log cannot be read now.
+        Corrupt: the newest messages of the tier or the hot log cannot be read or fail a checksum.
+        OutOfRange: the hot log deleted the newest messages meanwhile.
     """
     published = tier.queue(hot.id)
     if published is None:
@@ -125,7 +125,7 @@ async def compare_sampled(
 async def _readable_difference(
     hot_log: HotLog, tier: ReadableTierPort, queue: QueueId, offsets: Sequence[QueueOffset]
 ) -> QueueOffset | None:
-    """As `first_difference`, but skips what cannot be read; finds that by halving."""
+    """Return `first_difference` of the readable messages; bisects to skip unreadable ones."""
     try:
         return await first_difference(hot_log, tier, queue, offsets, verified=True)
     except (Corrupt, OutOfRange):
@@ -141,22 +141,22 @@ async def _readable_difference(
 async def find_common_end(
     hot_log: HotLog, tier: ReadableTierPort, queue: QueueId
 ) -> QueueOffset | None:
-    """The offset that `repair --cut-to-hot` cuts a queue to; None where there is nothing to cut.
+    """Find the offset at which `repair --cut-to-hot` truncates a queue; None: nothing to truncate.
 
-    That is the largest offset such that every tiered message below it is in the hot log and the
-    same there, or is older than what the hot log has. The offset is not within a gap, so that what
-    the hot log may have there now can be tiered after the repair.
+    Returns the largest offset such that every tiered message below it is either the same in the
+    hot log or older than the hot log. The offset is not within a gap, so messages that the hot log
+    has there now can be tiered after the repair.
 
-    The search assumes that two logs which differ once differ from there on, apart from single
+    The search assumes that two logs that differ once differ from there on, apart from single
     messages that coincide again. On that assumption it finds the border between a message that
     agrees and one above it that differs. It then verifies the border as `compare_sampled` does:
-    the `REPAIR_NEWEST` messages below it, and those at doubling distances down to the first that
-    both have. While one of these differs, the search continues below it.
+    the `REPAIR_NEWEST` messages below it, and messages at doubling distances down to the first
+    common one. While one of these differs, the search continues below it.
 
     Compares `REPAIR_NEWEST + log2(n) + 2` messages in one call to the tier if nothing differs.
     Otherwise it does that twice, and compares `SEARCH_WAYS` messages in each of about log17(n)
-    calls: 5 for a million. The tier also reads what it needs of its history. Memory and cancelling
-    are those of `compare_sampled`. The hot log must have been polled. Reads past caches.
+    calls: 5 for a million. The tier reads its history in addition. Memory and cancelling are those
+    of `compare_sampled`. The hot log must have been polled. Reads past caches.
 
     Raises:
         Unavailable, Corrupt, OutOfRange: as `first_difference`.
@@ -196,19 +196,19 @@ async def first_difference(
     history: bool = False,
     verified: bool = False,
 ) -> QueueOffset | None:
-    """The first of `offsets` at which the two have different messages; None if there is none.
+    """Find the first of `offsets` at which tier and hot log differ; None if they agree.
 
-    `offsets` ascend; both have all of them. Without `history`, offsets are left out that cost the
-    tier more to find the longer the queue's history is. With `history`, a record that rotted in
-    the tier is a difference: the repair cuts it off, and it is tiered again. With `verified`, the
-    tier compares the checksums of the extents that it reads. Cost and memory are those of
-    `compare_sampled`.
+    `offsets` ascend; tier and hot log have all of them. Without `history`, offsets are skipped
+    whose lookup in the tier costs more the longer the queue's history is. With `history`, a tiered
+    record that fails its checksum is a difference: the repair truncates it, and it is tiered
+    again. With `verified`, the tier verifies the checksums of the extents that it reads. Cost and
+    memory are those of `compare_sampled`.
 
     Raises:
-        Unavailable: one of the two cannot be read now.
-        Corrupt: one of the two cannot be read at all, or the hot log's record rotted; without
-            `history` also the tier's.
-        OutOfRange: one of the two deleted them meanwhile.
+        Unavailable: the tier or the hot log cannot be read now.
+        Corrupt: the tier or the hot log cannot be read at all, or the hot record fails its
+            checksum. Without `history`, also if the tiered record fails it.
+        OutOfRange: the tier or the hot log deleted the messages meanwhile.
     """
     done = 0
     while done < len(offsets):
@@ -230,7 +230,7 @@ async def first_difference(
 async def _difference_from(
     hot_log: HotLog, queue: QueueId, tiered: Mapping[QueueOffset, bytes]
 ) -> QueueOffset | None:
-    """As `first_difference`, for ascending offsets of which the tiered records are there."""
+    """Return `first_difference` for ascending offsets whose tiered records are already read."""
     for wanted in _pieces(await _wanted(hot_log, queue, list(tiered))):
         answers = await hot_log.records_of_round(wanted)
         for one, answer in zip(wanted, answers, strict=True):
@@ -243,7 +243,7 @@ async def _difference_from(
 
 
 async def _wanted(hot_log: HotLog, queue: QueueId, offsets: Sequence[QueueOffset]) -> list[Wanted]:
-    """Where the hot log has the messages at `offsets`; one request for those near each other."""
+    """Fetch the references of the messages at `offsets`; one call for messages near each other."""
     wanted: list[Wanted] = []
     start, units = QueueOffset(0), np.zeros(0, UNIT_DTYPE)
     for offset in offsets:
@@ -256,7 +256,7 @@ async def _wanted(hot_log: HotLog, queue: QueueId, offsets: Sequence[QueueOffset
 
 
 def _pieces(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
-    """Parts that may be read at once: at most `COMPARED_BYTES_MAX`, or one message. Pure."""
+    """Split into reads of at most `COMPARED_BYTES_MAX`, or of one larger message. Pure."""
     piece: list[Wanted] = []
     room = COMPARED_BYTES_MAX
     for one in wanted:
@@ -271,13 +271,13 @@ def _pieces(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
 
 
 def first_record(batch: MessageBatch) -> bytes:
-    """A copy of the first record of a batch."""
+    """Copy the first record of a batch."""
     start = int(batch.starts[0])
     return batch.data[start : start + int(batch.sizes[0])].tobytes()
 
 
 def _raise_if_damaged(queue: QueueId, batch: MessageBatch) -> None:
-    """Refuse a hot record whose bits rotted: it differs, but is not another message."""
+    """Raise `Corrupt` for a hot record that fails its checksum: it is not another message."""
     if len(damaged_bodies(batch.data, batch.starts[:1], batch.sizes[:1])):
         offset = batch.first_offset
         reason = f"the hot log's record at offset {offset} fails its checksum"
@@ -285,7 +285,10 @@ def _raise_if_damaged(queue: QueueId, batch: MessageBatch) -> None:
 
 
 def _raise_if_rotten(queue: QueueId, offset: QueueOffset, tiered: bytes) -> None:
-    """The same for a tiered record, by its body: Java leaves the other checksum stale."""
+    """Raise `Corrupt` for a tiered record whose body fails its checksum.
+
+    The checksum of the whole record does not count: Java leaves it stale.
+    """
     header, parts = locate_parts(tiered, path=str(queue), position=offset)
     if body_crc_of(tiered[parts.body : parts.body_end]) != header.body_crc:
         raise Corrupt(
@@ -297,7 +300,7 @@ def _raise_if_rotten(queue: QueueId, offset: QueueOffset, tiered: bytes) -> None
 
 
 NEAR_IN_HOT_LOG = 64
-"""Of a queue of the hot log, references to messages no further apart are read in one range."""
+"""Distance in messages up to which two references of a queue are read in one range."""
 
 TieredRecords = Mapping[QueueOffset, bytes]
 
@@ -305,15 +308,16 @@ TieredRecords = Mapping[QueueOffset, bytes]
 async def find_agreeing(
     hot_log: HotLog, tier: ReadableTierPort, hots: Iterable[HotQueue], *, newest: int
 ) -> dict[QueueId, Queue]:
-    """The queues of which both have the same messages, with what the tier had published of them.
+    """Find the queues that agree, each with the record that the tier had published of it.
 
-    Compares of each what `compare_sampled` does, and leaves out those of which it would return or
-    raise anything; also those that are not to be compared (`decide_step`), or whose compared
-    records have more than `COMPARED_BYTES_MAX`. `newest` 0: nothing is compared.
+    Compares the same messages of each queue as `compare_sampled`. Leaves out queues for which
+    `compare_sampled` would return an offset or raise, queues that `decide_step` does not compare,
+    and queues whose sampled records exceed `COMPARED_BYTES_MAX`. With `newest` 0, nothing is
+    compared and every queue that `decide_step` would compare is returned.
 
-    Costs one `messages_of_queues`; and a `references_of_queues` and a `records_of_round` for each
-    `COMPARED_BYTES_MAX` of records. Holds that of each side. Changes nothing, so it may be
-    cancelled.
+    Costs one `messages_of_queues`, and one `references_of_queues` and one `records_of_round` for
+    each `COMPARED_BYTES_MAX` of records. Holds `COMPARED_BYTES_MAX` of each side. Changes nothing,
+    so it may be cancelled.
 
     Raises:
         Closed: the hot log was closed.
@@ -344,14 +348,14 @@ async def find_agreeing(
 async def compare_all(
     hot_log: HotLog, tier: ReadableTierPort, hots: Iterable[HotQueue], *, newest: int
 ) -> tuple[dict[QueueId, Queue], dict[QueueId, QueueOffset]]:
-    """The queues that agree, and of those that differ the lowest offset where it was seen.
+    """Compare all queues: the agreeing ones with their tier records, the others by offset.
 
-    Compares as `find_agreeing`, then each that does not agree as `compare_sampled`. Queues that
-    are not to be compared, or that cannot be, are in neither. Changes nothing, so it may be
-    cancelled.
+    Returns the result of `find_agreeing`, and for each differing queue the result of
+    `compare_sampled`. Queues that need no comparison, or that cannot be compared, are in neither.
+    Changes nothing, so it may be cancelled.
 
     Raises:
-        Unavailable: one of the two cannot be read now.
+        Unavailable: the tier or the hot log cannot be read now.
         Closed: the hot log was closed.
     """
     ready = [hot for hot in hots if hot.state is HotQueueState.READY]
@@ -363,7 +367,7 @@ async def compare_all(
         try:
             offset = await compare_sampled(hot_log, tier, hot, newest=newest)
         except (Corrupt, OutOfRange):
-            continue  # the dispatcher meets it again, and reports it
+            continue  # the dispatcher will hit the same error and report it
         if offset is not None:
             differing[hot.id] = offset
     return agreeing, differing
@@ -375,7 +379,7 @@ def _known(offsets: Sequence[QueueOffset], records: Sequence[bytes | None]) -> T
 
 
 async def _same_in(hot_log: HotLog, tiered: Mapping[QueueId, TieredRecords]) -> set[QueueId]:
-    """The queues of which the hot log has all these records."""
+    """Return the queues of which the hot log has all these records."""
     runs = [run for queue, records in tiered.items() for run in _runs(queue, list(records))]
     same = set(tiered)
     wanted: list[Wanted] = []
@@ -403,7 +407,7 @@ async def _same_in(hot_log: HotLog, tiered: Mapping[QueueId, TieredRecords]) -> 
 
 
 def _runs(queue: QueueId, offsets: Sequence[QueueOffset]) -> list[WantedUnits]:
-    """Ranges of references that have ascending offsets. Pure."""
+    """Coalesce ascending offsets into ranges of references. Pure."""
     runs: list[WantedUnits] = []
     for offset in offsets:
         if runs and offset - (runs[-1].start + runs[-1].messages_max) < NEAR_IN_HOT_LOG:

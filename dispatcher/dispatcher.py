@@ -1,4 +1,4 @@
-"""Dispatcher: moves messages from the hot log to the tier during a call."""
+"""Dispatcher: tiers the messages of a hot log for the duration of a call."""
 
 import asyncio
 import math
@@ -20,15 +20,15 @@ from provider.ranges import QueueOffset
 
 
 class Backlog:
-    """All that the hot log has when the next poll looks; what comes later does not count."""
+    """Messages that the hot log has at the next poll. Later messages do not count."""
 
     def __init__(self, work: DispatchWork, tell: Callable[[], None] | None = None) -> None:
-        """`tell` is called when a round landed or a poll finished since the last call."""
+        """Start with the next poll. `is_tiered` calls `tell` after each landed round or poll."""
         self._work = work
         self._tell = tell
         self._polls_begun = work.polls_begun
         self._missing: dict[QueueId, QueueOffset] | None = None
-        """How far each queue has to come that has not come so far; None before the poll."""
+        """Target offset of each queue that has not reached it; None before the poll."""
         self._told = (-1, -1)
 
     def __repr__(self) -> str:
@@ -36,7 +36,10 @@ class Backlog:
         return f"<Backlog: waits for {missing}>"
 
     def is_tiered(self) -> bool:
-        """Whether it is tiered, halted queues apart. O(queues) over all calls, then O(1)."""
+        """Whether all of it is tiered. Halted queues do not count.
+
+        O(queues) over all calls together, then O(1) each.
+        """
         if self._missing is None:
             if self._work.poll_finished <= self._polls_begun:
                 return False
@@ -45,7 +48,7 @@ class Backlog:
         if self._tell is not None and news != self._told:
             self._told = news
             self._tell()
-        while self._missing:  # looks only at the first that is not done, so that it costs nothing
+        while self._missing:  # stops at the first queue that is not done, so a call is cheap
             queue, offset = next(iter(self._missing.items()))
             if not self._is_done(queue, offset):
                 return False
@@ -61,7 +64,7 @@ class Backlog:
 
 
 class DrainGoal:
-    """What one call waits for: success, the end of its time, or an error; asked at every alarm."""
+    """End of one call: success, a timeout or an error. Evaluated at every wakeup."""
 
     def __init__(
         self,
@@ -72,9 +75,13 @@ class DrainGoal:
         patience_s: float | None,
         seconds_max: float,
     ) -> None:
-        """Without a commit that lands for `patience_s`, it ends in `Unavailable`; None: never."""
+        """Start the clock of the call.
+
+        The goal fails with `Unavailable` if no commit lands for `patience_s` seconds; None: never.
+        It ends without an error after `seconds_max`.
+        """
         self.error: StoreError | None = None
-        """Why it ended without being reached; None also where only its time was up."""
+        """Cause of a failure. None after success and after `seconds_max`."""
         self._is_reached = is_reached
         self._work = work
         self._clock = clock
@@ -83,7 +90,7 @@ class DrainGoal:
         self._end_s = self._began_s + seconds_max
 
     def is_over(self) -> bool:
-        """Whether the call may return now; says so again and again."""
+        """Whether the call may return now. Sets `error` on failure."""
         now_s = self._clock.monotonic_s()
         self.error = self._work.fatal
         if self.error is not None or self._is_reached() or now_s >= self._end_s:
@@ -95,7 +102,7 @@ class DrainGoal:
         return self.error is not None
 
     async def wait(self) -> None:
-        """Return when `is_over` may have changed. Cancelling leaves nothing behind."""
+        """Return when `is_over` may have changed. Cancelling changes nothing."""
         end_s = min(self._end_s, self._gives_up_s())
         left_s = end_s - self._clock.monotonic_s()
         await self._work.alarm.wait(None if math.isinf(left_s) else left_s)
@@ -107,9 +114,9 @@ class DrainGoal:
 
 
 class TieredDispatcher:
-    """Commits every message of a hot log to a tier, in order, each exactly once.
+    """Committer of every message of a hot log to a tier, in order, exactly once.
 
-    What it promises while it works, D1 to D4, stands at `DispatchWork`.
+    Its invariants D1 to D4 are documented at `DispatchWork`.
     """
 
     def __init__(
@@ -124,12 +131,18 @@ class TieredDispatcher:
         rng: Random | None = None,
         agreed: Mapping[QueueId, Queue] | None = None,
     ) -> None:
-        """Nothing is read or written before `run` or `drain`.
+        """Create an idle dispatcher. Nothing is read or written before `run` or `drain`.
 
-        `topics` says which topics are never tiered, whatever the hot log reports; None: all are.
-        `executor` runs the tier's `plan_commit`; None is the event loop's own. `rng` spreads the
-        tries during an outage of a tier that other dispatchers share; None: nothing does.
-        `agreed`: what `compare_all` returned, which spares the first comparison of these queues.
+        Args:
+            hot: source of the messages.
+            tier: destination of the messages.
+            options: limits and pauses.
+            clock: source of time.
+            topics: topics that are never tiered, even if the hot log reports them; None: none.
+            executor: runs the tier's `plan_commit`; None: the event loop's default executor.
+            rng: jitter of the retries in an outage, for a tier that several dispatchers share;
+                None: no jitter.
+            agreed: the agreeing queues that `compare_all` returned; they are not compared again.
         """
         self._options = options
         self._clock = clock
@@ -162,14 +175,14 @@ class TieredDispatcher:
         )
 
     async def run(self) -> None:
-        """Tier what there is and what comes, until cancelled or closed.
+        """Tier the backlog and all new messages until cancelled or closed.
 
         Cancelling may leave commits with an unknown outcome; the next `run`, `drain` or `close`
         settles them.
 
         Raises:
-            Fenced: someone newer owns the tier; nothing more is tiered.
-            Closed: the hot log or the tier was closed, or this dispatcher is.
+            Fenced: a newer owner has the tier; nothing more is tiered.
+            Closed: the hot log, the tier or this dispatcher was closed.
         """
         self._check_open()
         await self._work_until(lambda: self._closed)
@@ -181,15 +194,15 @@ class TieredDispatcher:
         patience_s: float | None = DRAIN_PATIENCE_S,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> DispatchStatistics:
-        """Tier everything that the hot log has now, and return what became of it.
+        """Tier everything that the hot log has now, and return the statistics.
 
-        Stopped, refused and damaged queues raise nothing: they are in the result's `halted`. With
-        `force`, batches do not wait for their age. May be called beside `run`, and cancelled.
-        `on_progress` is called whenever something changed.
+        Stopped, refused and damaged queues raise no error: the result's `halted` lists them. With
+        `force`, batches do not wait for their age. May run beside `run`, and may be cancelled.
+        `on_progress` is called after each landed round and each poll.
 
         Raises:
-            Unavailable: nothing landed for `patience_s` seconds (None: never give up).
-            Fenced: someone newer owns the tier.
+            Unavailable: no commit landed for `patience_s` seconds (None: never give up).
+            Fenced: a newer owner has the tier.
             Closed: the hot log, the tier or this dispatcher was closed.
         """
         self._check_open()
@@ -200,10 +213,11 @@ class TieredDispatcher:
         return self.statistics()
 
     async def close(self) -> None:
-        """Commit what is there, for at most `close_s_max` seconds, then stop `run`. Idempotent.
+        """Commit the backlog for at most `close_s_max` seconds, then stop `run`. Idempotent.
 
-        Raises nothing for what could not be committed: `statistics` tells it, and the next start
-        resumes there. The hot log and the tier stay open. Cancelling stops `run` all the same.
+        Raises no error for messages that could not be committed: `statistics` reports them, and
+        the next start resumes there. The hot log and the tier stay open. Cancelling stops `run`
+        all the same.
         """
         if self._closing:
             return
@@ -222,19 +236,21 @@ class TieredDispatcher:
             await self._work.alarm.wait(None)
 
     def forget(self, topics: Collection[str]) -> None:
-        """The hot log deleted these topics: queues of such names begin anew, if there are any.
+        """Drop the queues of topics that the hot log deleted.
 
-        Nothing is working: `run` was cancelled and has ended. O(queues).
+        A later queue of such a name is opened like a new one.
+
+        Must not be called while workers run: `run` was cancelled and has ended. O(queues).
         """
         assert not self._serving, f"whoever works on the queues is stopped first: {self}"
         self._work.table.forget(topics)
 
     def check(self) -> None:
-        """Assert D1 to D4 of `DispatchWork`; for tests, whenever none of its steps is under way."""
+        """Assert D1 to D4 of `DispatchWork`. For tests, between two steps of the event loop."""
         self._work.check(working=self._serving)
 
     def progress(self) -> Progress:
-        """How far this process is with what it has to do. O(queues)."""
+        """Return the messages and bytes done by this process, and the total. O(queues)."""
         done = total = 0
         for queue in self._work.table:
             if queue.opened_offset is not None:
@@ -243,10 +259,10 @@ class TieredDispatcher:
         return Progress(done, total, self._work.counters.bytes)
 
     def statistics(self) -> DispatchStatistics:
-        """Everything that can be said about this moment.
+        """Return the state of all queues and all counters at this moment.
 
-        O(topics, queues that changed since the last call or do not rest), and one copy of a tuple
-        of all queues. May be called from any thread.
+        O(topics + queues that changed since the last call, are failing, halted or have a backlog),
+        and one copy of a tuple of all queues. Safe to call from any thread.
         """
         counters = self._work.counters
         now_s = self._clock.monotonic_s()
@@ -288,12 +304,12 @@ class TieredDispatcher:
     ) -> None:
         """Run the workers, or wait beside the call that runs them, until the goal is over.
 
-        One call at a time owns the workers. When it returns or is cancelled before the others are
+        One call at a time owns the workers. If it returns or is cancelled before the others are
         done, the next of them takes over.
 
         Raises:
-            Unavailable: nothing landed for `patience_s`.
-            Fenced, Closed: what ended all dispatching.
+            Unavailable: no commit landed for `patience_s` seconds.
+            Fenced, Closed: the error that ended all dispatching.
         """
         goal = DrainGoal(
             is_reached, self._work, self._clock, patience_s=patience_s, seconds_max=seconds_max

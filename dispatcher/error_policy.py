@@ -1,4 +1,4 @@
-"""What an error means for a queue: one table, and the sentences that people read. Pure."""
+"""Error policy: the reaction to each error of a queue, and the sentences for operators. Pure."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -19,28 +19,28 @@ from provider.errors import (
 
 
 class Reaction(Enum):
-    """What follows an error."""
+    """Consequence of an error."""
 
     END = "end"
-    """All dispatching ends: the tier or the hot log is not ours any more."""
+    """All dispatching ends: a newer owner has the tier, or the tier or the hot log is closed."""
     RETRY = "retry"
-    """The same is tried again after a pause."""
+    """The same operation is retried after a pause."""
     REOPEN = "reopen"
-    """The queue is opened again after a pause; the next poll says what the hot log still has."""
+    """The queue is opened again after a pause. The next poll reports its bounds in the hot log."""
     REST = "rest"
-    """The queue is opened again after pauses that grow, and is halted between them: what keeps it
-    from the tier may pass. Published bytes are missing, another writer has the file, or files of
-    a dropped queue still have to be deleted."""
+    """The queue is opened again after growing pauses. From the third failure in a row on it counts
+    as halted between them. The cause may pass: published bytes are missing, another writer has
+    the file, or files of a dropped queue are not deleted yet."""
     HALT = "halt"
-    """The queue is halted until the hot log is mended, a person repairs it, or a restart."""
+    """The queue is halted until the hot log recovers, an operator repairs it, or a restart."""
 
 
 class _Row(NamedTuple):
     error: type[StoreError]
     reading: Reaction
-    """When the messages of a queue, or their references, were to be read from the hot log."""
+    """Reaction if reading messages or references of a queue from the hot log failed."""
     tiering: Reaction
-    """When a queue was to be opened, or its commit to be written and published."""
+    """Reaction if opening a queue, or writing and publishing its commit, failed."""
 
 
 _TABLE = (
@@ -53,16 +53,16 @@ _TABLE = (
     _Row(Refused, Reaction.HALT, Reaction.REST),
     _Row(StoreError, Reaction.HALT, Reaction.HALT),
 )
-"""The first row whose class fits decides."""
+"""Reactions by class of error. The first row that matches decides."""
 
 
 def reaction_to_reading(error: StoreError) -> Reaction:
-    """What follows an error of the hot log while it was read, or of planning what was read."""
+    """Return the reaction to an error of reading the hot log, or of planning a commit."""
     return _row(error).reading
 
 
 def reaction_to_tiering(error: StoreError) -> Reaction:
-    """What follows an error of opening a queue or of committing a round."""
+    """Return the reaction to an error of opening a queue or of committing a round."""
     return _row(error).tiering
 
 
@@ -71,9 +71,10 @@ def _row(error: StoreError) -> _Row:
 
 
 def refused_queue(plans: Sequence[CommitPlan], error: StoreError) -> QueueId | None:
-    """The queue that a round failed for; None if it may be any of them, or the whole tier's.
+    """Return the queue that made a round fail; None if the error names none, or is retried.
 
-    Names of queues, segments and records begin with topic and queue.
+    The path of the error decides if the round has several queues: names of queues, segments and
+    records begin with topic and queue.
     """
     if reaction_to_tiering(error) is Reaction.RETRY:
         return None
@@ -84,7 +85,7 @@ def refused_queue(plans: Sequence[CommitPlan], error: StoreError) -> QueueId | N
 
 
 def refusal_sentence(error: StoreError) -> str:
-    """What a person must know of what keeps a queue from the tier."""
+    """Error sentence for an operator: the cause that keeps a queue from the tier, and a remedy."""
     if isinstance(error, BytesMissing):
         return (
             f"{error.reason} ({error.path} at {error.position}): bring the file back, then it goes "

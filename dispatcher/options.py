@@ -1,4 +1,4 @@
-"""How the dispatcher groups messages, what it may hold, and how patient it is."""
+"""Options of the dispatcher: sizes of batches and rounds, memory bounds, pauses and timeouts."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,27 +8,28 @@ from container.queue.point_reads import READ_BYTES_MAX
 from container.record.unit import UNIT_BYTES
 
 Backfill = Literal["all", "none"] | timedelta
-"""Where a queue begins that the tier does not have: its oldest local message, its end, or its
-first message that is not older than this."""
+"""First offset of a queue that the tier does not have: "all": its oldest local message; "none":
+its end; a duration: its first message that is not older."""
 
 DRAIN_PATIENCE_S = 60.0
-"""Seconds without a landed commit after which `drain` gives up on a tier that fails."""
+"""Seconds without a landed commit after which `drain` gives up."""
 COMPARED_BYTES_MAX = 1 << 20
-"""Bytes of records that comparing a queue holds at once of each side, unless one is larger."""
+"""Bytes of records of each side that a comparison holds at once. One larger record is held
+alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchOptions:
-    """How messages become commits.
+    """Sizes, bounds and pauses of dispatching.
 
-    A *batch* is what the three `batch_*` limits close: they say **when** a queue is due, and keep
-    the meaning of RocketMQ's keys. A queue with a backlog commits up to `batches_per_commit_max`
-    batches at once: 4,096 messages with bodies of 100 B are under 1 MB, and at one journal entry
-    and three syncs a commit such small ones cannot reach 1.6 million messages a second; eight of
-    them together can.
+    The three `batch_*` limits close a *batch*: they decide when a queue is due, and have the
+    meaning of RocketMQ's keys. A queue with a backlog commits up to `batches_per_commit_max`
+    batches at once. The reason is throughput: 4,096 messages with bodies of 100 B are under 1 MB,
+    and a commit costs one journal entry and three syncs. Commits of one such batch cannot reach
+    1.6 million messages a second; commits of eight can.
 
     Raises:
-        ValueError: the sizes cannot work together; one sentence says which and why.
+        ValueError: the sizes contradict each other; the sentence names them and the reason.
     """
 
     batch_messages_max: int = 4096
@@ -36,46 +37,46 @@ class DispatchOptions:
     batch_bytes_max: int = 4 << 20
     """Bytes of records that make a queue due (`tieredStoreGroupCommitSize`)."""
     batch_age_s_max: float = 0.5
-    """Seconds after which one waiting message makes its queue due
-    (`tieredStoreGroupCommitTimeout`; RocketMQ's 30 s would keep a lone message unreadable that
-    long, ours must be readable from a POSIX tier within a second)."""
+    """Age in seconds at which a waiting message makes its queue due
+    (`tieredStoreGroupCommitTimeout`). RocketMQ's default of 30 s would keep a lone message
+    unreadable that long; here it must be readable from a POSIX tier within a second."""
     batches_per_commit_max: int = 8
-    """Batches that one commit of a queue with a backlog holds at most."""
+    """Most batches in one commit of a queue with a backlog."""
     bytes_in_flight_max: int = 64 << 20
-    """Bytes of records and units claimed and not yet durable, over all queues. A single message
-    larger than this is still committed, in a round of its own."""
+    """Bytes of records and units claimed and not yet durable, over all queues. A single larger
+    message is still committed, in a round of its own."""
     rounds_max: int = 2
-    """Rounds under way at once: one is read and planned while another is written and synced."""
+    """Concurrent rounds: one is read and planned while another is written and synced."""
     round_queues_max: int = 1024
-    """Queues of one round."""
+    """Most queues in one round."""
     boarding_share: float = 0.5
-    """Share of the age limit from which on a queue goes along in a round that others make due; a
-    smaller one makes fewer rounds, each of more queues."""
+    """Share of the age limit from which on a queue joins a round that other queues make due. A
+    smaller share makes fewer rounds, each of more queues."""
     round_bytes_due: int = 0
-    """Bytes of all waiting queues together that make all of them due; 0: each by its own limits."""
+    """Bytes of all waiting queues together that make all of them due. 0: no such limit."""
     references_max: int = 1 << 20
-    """References of waiting messages kept over all queues; beyond it, 256 for each queue."""
+    """References of waiting messages kept over all queues. Beyond it, each queue keeps 256."""
     poll_s_max: float = 0.2
-    """Longest wait for the hot log between two polls, in seconds; with the age limit it bounds the
+    """Longest wait for the hot log between two polls, in seconds. With the age limit it bounds the
     delay of a message."""
     backfill: Backfill = "all"
-    """Applies to queues that exist when the dispatcher starts; later ones begin at their first
-    message."""
+    """First offset of queues that exist when the dispatcher starts and that the tier does not
+    have. Later queues begin at their first message."""
     openings_max: int = 4
-    """Workers that open queues and compare them with the tier, at the same time."""
+    """Concurrent workers that open queues and compare them with the tier."""
     opened_together_max: int = 256
-    """Queues that one of them compares at once, by requests that they share."""
+    """Queues that one such worker compares at once, by shared requests."""
     compared_messages_max: int = 3
-    """Newest tiered messages that are compared with the hot log when a queue is opened, besides
-    sampled older ones; 0: nothing is compared."""
+    """Newest tiered messages that opening a queue compares with the hot log, besides samples of
+    older ones. 0: nothing is compared."""
     message_bytes_max: int = (4 << 20) + (64 << 10)
-    """Largest record that the broker writes; only `memory_bytes_max` needs it."""
+    """Largest record of the broker, in bytes. Used by `memory_bytes_max` only."""
     backoff_s_min: float = 0.1
-    """Pause after the first failure, in seconds; each further failure doubles it."""
+    """Pause after the first failure, in seconds. Each further failure doubles it."""
     backoff_s_max: float = 30.0
-    """Longest pause between two tries, in seconds."""
+    """Longest pause between two attempts, in seconds."""
     close_s_max: float = 10.0
-    """Longest that `close` commits, in seconds."""
+    """Longest time that `close` spends on commits, in seconds."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -112,28 +113,31 @@ class DispatchOptions:
 
     @property
     def round_bytes_max(self) -> int:
-        """Bytes of one round, so that `rounds_max` of them fit in flight."""
+        """Most bytes of one round, so that `rounds_max` of them fit in flight."""
         return self.bytes_in_flight_max // self.rounds_max
 
     @property
     def commit_messages_max(self) -> int:
-        """Messages of one queue in one round."""
+        """Most messages of one queue in one round."""
         return self.batches_per_commit_max * self.batch_messages_max
 
     @property
     def commit_bytes_max(self) -> int:
-        """Bytes of one queue in one round, unless its first message alone is larger."""
+        """Most bytes of one queue in one round, unless its first message alone is larger."""
         return min(self.batches_per_commit_max * self.batch_bytes_max, self.round_bytes_max)
 
     @property
     def memory_bytes_max(self) -> int:
-        """What dispatching may hold, in bytes; add 5 KiB for each queue with waiting messages.
+        """Memory bound of dispatching, in bytes, without 5 KiB for each queue with a backlog.
 
-        `2 x bytes_in_flight_max` (the bytes, and as much again for a batch's columns, which are
-        at most 72 bytes for each record of at least 91) `+ 2 x 20 x references_max` (an array and
-        its longer successor) `+ 3 x openings_max x max(COMPARED_BYTES_MAX, message_bytes_max)`
-        (tiered records, hot ones, and a copy, while queues are opened one by one; of many
-        together `READ_BYTES_MAX + 3 x COMPARED_BYTES_MAX`, if that is more).
+        The sum of three terms:
+
+        - `2 x bytes_in_flight_max`: the bytes, and as much again for a batch's columns, which are
+          at most 72 bytes for each record of at least 91.
+        - `2 x 20 x references_max`: an array of references and its longer successor.
+        - `3 x openings_max x max(COMPARED_BYTES_MAX, message_bytes_max)`: tiered records, hot
+          records and a copy, while queues are opened one by one. For queues that are opened
+          together it is `openings_max x (READ_BYTES_MAX + 3 x COMPARED_BYTES_MAX)`, if more.
         """
         alone = 3 * max(COMPARED_BYTES_MAX, self.message_bytes_max)
         together = READ_BYTES_MAX + 3 * COMPARED_BYTES_MAX

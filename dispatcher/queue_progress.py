@@ -1,4 +1,4 @@
-"""Progress of one queue into the tier: its offsets, its references, its retries and its state."""
+"""Progress of one queue into the tier: offsets, references, retries and state. No I/O."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,41 +26,41 @@ from provider.ranges import QueueOffset
 
 @dataclass(slots=True)
 class ReferenceCount:
-    """References kept over all queues."""
+    """Number of references kept over all queues."""
 
     kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRange:
-    """The references of one commit: the messages `[start, start + len(references))`."""
+    """References of one commit: the messages `[start, start + len(references))`."""
 
     queue: QueueId
     start: QueueOffset
     references: Units
     bytes: int
-    """Bytes of records and units that it reserves of the bytes in flight."""
+    """Bytes of records and units, reserved from the bytes in flight."""
 
     @property
     def end(self) -> QueueOffset:
-        """The offset after its last message."""
+        """Offset after the last message."""
         return QueueOffset(self.start + len(self.references))
 
 
 NO_UNITS: Units = np.zeros(0, UNIT_DTYPE)
-"""Shared by all queues that wait for nothing."""
+"""Empty array, shared by all queues without references."""
 NO_UNITS.flags.writeable = False
 
 
 class References:
-    """Units of consecutive messages, and the bytes that these will take in the tier."""
+    """Units of consecutive messages, and the bytes that the messages take in the tier."""
 
     __slots__ = ("_count", "bytes", "units")
 
     def __init__(self, count: ReferenceCount) -> None:
         self.units: Units = NO_UNITS
         self.bytes = 0
-        """What all of them will take in the tier: records and units."""
+        """Bytes of all records and units in the tier."""
         self._count = count
 
     def __repr__(self) -> str:
@@ -70,106 +70,110 @@ class References:
         return len(self.units)
 
     def check(self) -> None:
-        """Assert that the bytes are those of the units. O(n)."""
+        """Assert that `bytes` is the sum over the units. O(n)."""
         assert self.bytes == int(self.sizes().sum()), f"I3: {self}"
 
     def sizes(self) -> Bytes:
-        """What each message will take in the tier, in bytes. O(n)."""
+        """Return the bytes of each message in the tier, record and unit. O(n)."""
         return written_bytes(self.units)
 
     def first_bytes(self, number: int) -> int:
-        """What the first ones will take in the tier, in bytes. O(number)."""
-        if number == 1:  # asked of every waiting queue for every round
+        """Return the bytes of the first `number` messages in the tier. O(number)."""
+        if number == 1:  # fast path: called for every waiting queue in every round
             return max(int(self.units["size"][0]), 1) + UNIT_BYTES
         return int(written_bytes(self.units[:number]).sum())
 
     def append(self, units: Units) -> None:
-        """Add what follows. O(n)."""
+        """Add the following units. O(n)."""
         self._keep(np.concatenate([self.units, units]), int(written_bytes(units).sum()))
 
     def put_back(self, units: Units) -> int:
-        """Add what comes before; returns the bytes of it. O(n)."""
+        """Add the preceding units, and return their bytes in the tier. O(n)."""
         more = int(written_bytes(units).sum())
         self._keep(np.concatenate([units, self.units]), more)
         return more
 
     def take(self, number: int, number_bytes: int) -> Units:
-        """Remove and return the first ones, which take `number_bytes` in the tier. O(1)."""
+        """Remove and return the first `number` units, which take `number_bytes` bytes. O(1)."""
         taken = self.units[:number]
         self._keep(self.units[number:], -number_bytes)
         return taken
 
     def clear(self) -> None:
-        """Keep none."""
+        """Remove all units."""
         self._keep(NO_UNITS, -self.bytes)
 
     def _keep(self, units: Units, more_bytes: int) -> None:
         self._count.kept += len(units) - len(self.units)
-        self.units = units if len(units) else NO_UNITS  # else a view of those that were taken
+        self.units = units if len(units) else NO_UNITS  # an empty view would keep the old array
         self.bytes += more_bytes
 
 
 ARRIVALS_MAX = 64
-"""Moments of arrival remembered for each queue."""
+"""Most times of arrival kept for each queue."""
 
 Arrivals = tuple[tuple[QueueOffset, float], ...]
-"""Up to which offset a queue reached, and when that was seen, for the newest few times."""
+"""End offsets of a queue and the monotonic times in seconds at which they were seen, ascending."""
 NO_ARRIVALS: Arrivals = ()
 
 
 def noted(arrivals: Arrivals, end: QueueOffset, now_s: float, *, durable: QueueOffset) -> Arrivals:
-    """The queue ends at `end` now; nothing is noted unless that is new and not durable."""
+    """Record that the queue ends at `end` now, unless that is known or durable. Pure."""
     if end <= (arrivals[-1][0] if arrivals else durable):
         return arrivals
-    if len(arrivals) == ARRIVALS_MAX:  # the newest counts as old as the one before it
+    if len(arrivals) == ARRIVALS_MAX:  # the new end gets the time of the one before it
         return (*arrivals[:-1], (end, arrivals[-1][1]))
     return (*arrivals, (end, now_s))
 
 
 def first_seen_s(arrivals: Arrivals, offset: QueueOffset, now_s: float) -> float:
-    """When the message at `offset` was first seen; now if it was not. O(1) for the oldest."""
+    """Return the time at which the message at `offset` was first seen; `now_s` if it was not.
+
+    O(1) for the oldest message. Pure.
+    """
     return next((seen_s for end, seen_s in arrivals if end > offset), now_s)
 
 
 def from_offset(arrivals: Arrivals, offset: QueueOffset) -> Arrivals:
-    """Without those of messages below `offset`, which need not be remembered any more."""
+    """Drop the arrivals of messages below `offset`. Pure."""
     known = next((n for n, (end, _) in enumerate(arrivals) if end > offset), None)
     return NO_ARRIVALS if known is None else arrivals[known:]
 
 
 RESTS_AFTER = 3
-"""Failures in a row after which a queue at rest counts as halted: nothing waits for it any more."""
+"""Failures in a row after which a resting queue counts as halted, so that `drain` skips it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """What keeps a queue from being tiered as usual. Queues that are well share one."""
+    """Failure state of a queue. All healthy queues share one instance."""
 
     reason: str = ""
-    """Why the queue is stopped, refused, damaged or failing; empty otherwise."""
+    """Reason why the queue is stopped, refused, damaged or failing; empty otherwise."""
     failures: int = 0
-    """Tries that failed in a row."""
+    """Consecutive failed attempts."""
     retry_at_s: float = 0.0
-    """When it may be tried again; means nothing without failures."""
+    """Monotonic time of the next attempt, in seconds. Meaningless without failures."""
     rests: bool = False
-    """It is halted by something that may pass: opened again once its pause has ended."""
+    """Whether the queue is halted by a condition that may pass. It is opened again after its
+    pause."""
     damage: str = ""
-    """What was wrong with the messages at the commit offset, for the gap that passes them."""
+    """Damage of the messages at the commit offset; reason of a gap that skips them."""
     damage_told: bool = False
-    """The hot log itself reported the damage; it will also report the end of it."""
+    """Whether the hot log itself reported the damage. It also reports the end of it."""
     heals_at: QueueOffset | None = None
-    """A halted queue is opened again once the hot log reaches this offset."""
+    """End of the hot log from which on a halted queue is opened again."""
     round_queues_max: int = ROUND_QUEUES_ANY
-    """Queues in the round of its next commit, this one included."""
+    """Most queues in the round of the next commit, this one included."""
     retry_messages: int = 0
-    """Length of the range whose commit failed; it is committed again as it was."""
+    """Length of the range whose commit failed. The same range is committed again."""
 
 
 NO_SETBACK = Setback()
 
 
 def pause(failures_before: int, now_s: float, options: DispatchOptions) -> dict[str, Any]:
-    """What one more failure in a row changes: a pause that is longer after each."""
+    """Return the fields of a `Setback` after one more failure: exponential backoff. Pure."""
     failures = failures_before + 1
     pause_s = backoff_s(failures, s_min=options.backoff_s_min, s_max=options.backoff_s_max)
     return {"failures": failures, "retry_at_s": now_s + pause_s}
@@ -184,15 +188,15 @@ def must_reopen(
     damage_told: bool,
     deleted: DeletedQueue | None,
 ) -> bool:
-    """Whether the queue must be opened again. Asked while no commit is under way.
+    """Whether the queue must be opened again. Valid only while no commit is under way. Pure.
 
     Args:
-        state: the queue's, found with what the hot log had before.
-        hot: what it has now.
-        commit_offset: where the tier ends.
-        heals_at: a halted queue is opened again once the hot log reaches this offset.
-        damage_told: the hot log reported the damage, and will report the end of it.
-        deleted: what `hot.deleted` was when the queue was opened.
+        state: state of the queue, from earlier bounds of the hot log.
+        hot: present bounds and state in the hot log.
+        commit_offset: end of the tier.
+        heals_at: end of the hot log from which on a halted queue is opened again.
+        damage_told: whether the hot log reported the damage, and will report the end of it.
+        deleted: value of `hot.deleted` when the queue was opened.
     """
     if state is QueueState.UNSETTLED:
         return False
@@ -212,31 +216,31 @@ def must_reopen(
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What all queues of a dispatcher share."""
+    """Objects that all queues of a dispatcher share."""
 
     options: DispatchOptions
     count: ReferenceCount
     nothing: References
-    """Those of every queue that waits for nothing; stays empty."""
+    """Empty references of every queue without a backlog. Never filled."""
     notify: Callable[[Any], None]
-    """Is told of every change of a `QueueProgress`."""
+    """Callback with the `QueueProgress`, after every change of it."""
 
 
 REFERENCES_MIN = 256
-"""References that every queue may keep, however many the others keep."""
+"""References that every queue may keep, even if the others use up `references_max`."""
 
 
 class QueueProgress:
-    """One queue's way into the tier. Every change of it is told to `Common.notify`.
+    """State machine of one queue on its way into the tier. Every change calls `Common.notify`.
 
-    Nearly all of perhaps 100,000 rest. So what only few have at a time is a value that the others
-    share: setbacks, arrivals, references.
+    Nearly all of perhaps 100,000 queues are idle. Therefore idle queues share the default values
+    of the fields that few queues need at a time: setback, arrivals and references.
 
     I1  commit_offset <= dispatch_offset <= referenced_offset
-    I2  A claim exists only while IN_FLIGHT, and is `[commit_offset, dispatch_offset)`; otherwise
+    I2  A claim exists only while IN_FLIGHT, and is `[commit_offset, dispatch_offset)`. Otherwise
         the two offsets are equal.
-    I3  `references` are those of `[dispatch_offset, referenced_offset)`, and none are kept of a
-        queue that is neither READY nor IN_FLIGHT.
+    I3  `references` cover `[dispatch_offset, referenced_offset)`. A queue that is neither READY
+        nor IN_FLIGHT keeps none.
     I4  A READY queue whose commit failed has the references of the whole failed range.
     """
 
@@ -269,26 +273,27 @@ class QueueProgress:
         self.state = QueueState.UNSETTLED
         self.setback: Setback = NO_SETBACK
         self.is_old = is_old
-        """It existed when the dispatcher started, so `backfill` applies."""
+        """Whether the queue existed when the dispatcher started, so that `backfill` applies."""
         self.opened_offset: QueueOffset | None = None
-        """Where this process began on it; None until it did."""
+        """First commit offset of this process; None before the queue is opened."""
         self.commit_offset = QueueOffset(0)
         self.dispatch_offset = QueueOffset(0)
         self.references = common.nothing
         self.opening = self.refilling = False
-        """A worker is opening it; a worker is fetching references for it."""
+        """Whether a worker is opening the queue, and whether one is fetching its references."""
         self.described: QueueStatistics | None = None
-        """As `QueueDescriptions` said last."""
+        """Last description by `QueueDescriptions`, which alone writes it."""
         self.claimed: ClaimedRange | None = None
-        """The commit under way."""
+        """Claim of the commit under way."""
         self._deleted = hot.deleted
-        """The deleted queue of this name that the tier knows of: as of when this was opened."""
+        """Deleted incarnation at the last opening: the one that the tier knows of."""
         self.common_end: QueueOffset | None = None
-        """Below it the tier and the hot log agree; known of a queue that contradicts the tier."""
+        """Offset below which tier and hot log agree. Set only while they contradict each other."""
         self._born: tuple[QueueOffset, float] | None = None
-        """An offset that waits or waited, and when its message was stored: monotonic clock."""
+        """An untiered offset, and the store time of its message on the monotonic clock."""
         self._waits_s: float | None = None
-        """When the first message was stored that may not be tiered yet; None: not known."""
+        """Store time of the first message that may not be tiered yet, on the monotonic clock; None
+        if unknown."""
         self._served_s = 0.0
         self._arrivals: Arrivals = NO_ARRIVALS
         self._common = common
@@ -302,24 +307,24 @@ class QueueProgress:
 
     @property
     def referenced_offset(self) -> QueueOffset:
-        """The offset after the last message that is referenced."""
+        """Offset after the last referenced message."""
         return QueueOffset(self.dispatch_offset + len(self.references.units))
 
     @property
     def behind(self) -> int:
-        """Messages of the hot log that are not durable in the tier; 0 while that is not known.
+        """Messages of the hot log that are not durable in the tier; 0 while that is unknown.
 
-        Those count that the hot log does not let be tiered yet.
+        Includes the messages that may not be tiered yet.
         """
         return self.backlog + self.hot.waiting
 
     @property
     def backlog(self) -> int:
-        """Messages below the hot log's end that are not durable in the tier; as `behind`."""
+        """Messages below `hot.max_offset` that are not durable in the tier; 0 while unknown."""
         if self.opened_offset is None and (
             not self.is_halted or self.hot.state is HotQueueState.UNREADABLE
         ):
-            return 0  # the tier was not asked yet
+            return 0  # the published end is not known yet
         return max(0, self.hot.max_offset - self.first_untiered)
 
     @property
@@ -333,34 +338,35 @@ class QueueProgress:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the broker deleted the queue, and nothing of it is left to be tiered."""
+        """Whether the broker deleted the queue, and it has no backlog."""
         hot = self.hot
         deleted = hot.deleted
         return deleted is not None and not deleted.is_made_again and not self.backlog
 
     @property
     def is_halted(self) -> bool:
-        """Nothing is committed until something outside changes."""
+        """Whether commits are stopped until the tier or the hot log changes."""
         return self.state in HALTED
 
     @property
     def is_active(self) -> bool:
-        """It is being tiered."""
+        """Whether the queue is being tiered."""
         return self.state is QueueState.READY or self.state is QueueState.IN_FLIGHT
 
     @property
     def must_open(self) -> bool:
-        """The queue has to be settled with the tier, by a worker that is still to be found."""
+        """Whether the queue must be opened and no worker is opening it."""
         return (self.state is QueueState.UNSETTLED or self.setback.rests) and not self.opening
 
     def since_s(self, now_s: float) -> float:
-        """When the first message that is not claimed was first seen."""
+        """Return the monotonic time at which the first unclaimed message was first seen."""
         return first_seen_s(self._arrivals, self.dispatch_offset, now_s)
 
     def oldest_s(self, now_s: float) -> float:
-        """When the first message that is not durable was stored; first seen while that is unknown.
+        """Return the store time of the first message that is not durable in the tier.
 
-        On the monotonic clock, so that it may be negative.
+        While that is unknown, returns the time at which the message was first seen. The time is on
+        the monotonic clock, so it may be negative.
         """
         oldest_s = first_seen_s(self._arrivals, self.first_untiered, now_s)
         if self._born is not None:
@@ -371,25 +377,25 @@ class QueueProgress:
 
     @property
     def is_undated(self) -> bool:
-        """Whether a message waits of which it is not known when it was stored."""
+        """Whether the store time of the first untiered message is unknown."""
         if not (self.is_active or self.state is QueueState.STOPPED) or not self.backlog:
             return False
         return self._born is None or self._born[0] != self.first_untiered
 
     def date(self, offset: QueueOffset, stored_s: float) -> None:
-        """Note when the message at `offset` was stored, on the monotonic clock."""
+        """Record the store time of the message at `offset`, on the monotonic clock."""
         if offset == self.first_untiered and self.backlog:
             self._born = (offset, stored_s)
             self._changed()
 
-    # The hot log was polled.
+    # Polls of the hot log.
 
     def observe(self, hot: HotQueue, now_s: float, epoch_s: float = 0.0) -> None:
-        """Take in what a poll saw; see `QueueTable.observe`."""
+        """Apply the result of a poll; see `QueueTable.observe`."""
         self._waits_s = hot.waiting_ms / 1000 - epoch_s if hot.waiting_ms else None
         self._arrivals = noted(self._arrivals, hot.max_offset, now_s, durable=self.commit_offset)
         if hot.deleted != self.hot.deleted:
-            self._retry_by(now_s)  # what failed was of what is gone
+            self._retry_by(now_s)  # the failures concerned the deleted queue
         self.hot = hot
         if hot.state is HotQueueState.DAMAGED:
             self._set_back(damage=hot.detail, damage_told=True)
@@ -398,7 +404,7 @@ class QueueProgress:
     # Opening.
 
     def mark_opening(self, *, opening: bool) -> None:
-        """A worker begins to settle the queue with the tier, or ends it."""
+        """Record that a worker begins or ends to open the queue."""
         assert self.must_open or not opening, f"one worker opens a queue: {self}"
         self.opening = opening
         if opening:
@@ -406,7 +412,7 @@ class QueueProgress:
         self._changed()
 
     def open(self, offset: QueueOffset) -> None:
-        """The tier ends at `offset` and agrees with the hot log: tier what follows."""
+        """Set the queue READY: the tier ends at `offset` and agrees with the hot log."""
         self._unsettle()
         self.common_end = self._born = None
         self.state = QueueState.READY
@@ -427,10 +433,10 @@ class QueueProgress:
         heals_at: QueueOffset | None,
         common_end: QueueOffset | None = None,
     ) -> None:
-        """What the tier has up to `tier_next` and the hot log do not fit together: halt.
+        """Halt the queue: the tier, which ends at `tier_next`, contradicts the hot log.
 
-        The queue is opened again once the hot log reaches `heals_at`, unless that is None. Both
-        agree below `common_end`, where that is known.
+        The queue is opened again once the hot log reaches `heals_at`, unless that is None. Tier
+        and hot log agree below `common_end`, if that is not None.
         """
         self.commit_offset, self.common_end = tier_next, common_end
         self._halt(state, reason)
@@ -438,21 +444,21 @@ class QueueProgress:
         self._changed()
 
     def cut_off(self) -> None:
-        """All workers were cancelled, and may have left an unknown outcome."""
+        """Reset the queue after all workers were cancelled: the outcome of a commit is unknown."""
         self.opening = self.refilling = False
         if self.state is QueueState.IN_FLIGHT:
             self._unsettle()
         self._changed()
 
     def unsettle(self) -> None:
-        """Ask the tier before anything else; drops what is claimed and referenced."""
+        """Set the queue UNSETTLED; drops the claim and the references."""
         self._unsettle()
         self._changed()
 
     # References.
 
     def references_wanted(self, reserved: int = 0) -> int:
-        """How many more references are worth fetching now, `reserved` being fetched for others."""
+        """Return how many more references to fetch now. `reserved` ones are fetched for others."""
         kept = len(self.references.units)
         missing = self.hot.max_offset - self.dispatch_offset - kept
         if missing <= 0 or not self.is_active:
@@ -462,7 +468,7 @@ class QueueProgress:
         return max(0, min(wanted, max(room, REFERENCES_MIN - kept)))
 
     def add_references(self, start: QueueOffset, units: Units) -> None:
-        """Keep references that were fetched from `start`; drops them if the queue moved since."""
+        """Keep references fetched from `start`. Drops them if `referenced_offset` changed since."""
         if start != self.referenced_offset or self.references_wanted() == 0:
             return
         self._own_references().append(units)
@@ -471,7 +477,7 @@ class QueueProgress:
     # Commits.
 
     def waiting(self, now_s: float, *, at_once: bool = False) -> Waiting:
-        """What planning a round needs to know; only with references and no claim."""
+        """Return the input of `plan_round` for this queue: it has references and no claim."""
         since_s = self.since_s(now_s)
         options, setback = self._common.options, self.setback
         retry = setback.retry_messages
@@ -500,7 +506,7 @@ class QueueProgress:
         )
 
     def claim(self, bytes_max: int) -> ClaimedRange:
-        """Begin a commit: as much as `bytes_max` allows, or the failed range once more."""
+        """Begin a commit of at most `bytes_max` bytes, or of the whole failed range again."""
         assert self.state is QueueState.READY, f"one commit at a time: {self}"
         sizes = self.references.sizes()
         messages_max = self._common.options.commit_messages_max
@@ -516,13 +522,13 @@ class QueueProgress:
         return claimed
 
     def give_back(self, next_offset: QueueOffset) -> None:
-        """The commit under way ends at `next_offset`: what was claimed beyond it waits again."""
+        """Shorten the claim to end at `next_offset`; messages beyond it join the backlog again."""
         if next_offset != self.dispatch_offset:
             self._give_back(next_offset)
             self._changed()
 
     def landed(self, now_s: float) -> None:
-        """The commit under way is durable."""
+        """Record that the commit under way is durable."""
         self.claimed = None
         self._served_s = now_s
         self.commit_offset = self.dispatch_offset
@@ -544,11 +550,11 @@ class QueueProgress:
         tier_next: QueueOffset | None = None,
         round_queues_max: int = ROUND_QUEUES_ANY,
     ) -> None:
-        """Do what an error means for this queue, or for the commit of it that is under way.
+        """Apply the reaction to an error of this queue or of its commit under way.
 
-        RETRY makes the same range due again after a pause, in a round of `round_queues_max`
-        queues at most, this one included. `halted` is the state that HALT brings it to,
-        `tier_next` is where the tier is known to end.
+        RETRY makes the same range due again after a pause, in a round of at most
+        `round_queues_max` queues, this one included. HALT sets the state `halted`. `tier_next` is
+        the end of the tier, if known.
         """
         if tier_next is not None:
             self.commit_offset = tier_next
@@ -570,24 +576,24 @@ class QueueProgress:
         self._changed()
 
     def retry_now(self, now_s: float) -> None:
-        """The failures were not this queue's: its pause ends."""
+        """End the pause at once: the failures had another cause than this queue."""
         self._retry_by(now_s, round_queues_max=ROUND_QUEUES_ANY)
         self._changed()
 
     def _changed(self) -> None:
-        """Ends every change: draw its consequences, notify."""
+        """Finish a change: reopen or halt the queue if needed, then notify."""
         self._reconsider()
         self._common.notify(self)
 
     def _reconsider(self) -> None:
-        """Follow what the hot log has now; not while a commit is under way."""
+        """Apply the present state of the hot log, unless a commit is under way."""
         if self.state is QueueState.IN_FLIGHT:
             return
         if self.hot.state is HotQueueState.REFUSED:
             self._halt(QueueState.REFUSED, self.hot.detail)
         elif self.hot.state is HotQueueState.UNREADABLE:
             self._halt(QueueState.STOPPED, self.hot.detail)
-            self._set_back(heals_at=QueueOffset(0))  # opened again as soon as it can be read
+            self._set_back(heals_at=QueueOffset(0))  # reopened as soon as it can be read
         elif must_reopen(
             self.state,
             self.hot,
@@ -617,7 +623,7 @@ class QueueProgress:
             self._set_back(reason=reason)
 
     def _rest(self, now_s: float, reason: str) -> None:
-        """Open again after a pause; its commits are alone in their rounds until one lands."""
+        """Reopen after a pause. Each commit has a round of its own until one lands."""
         self._unsettle()
         self._pause(now_s, reason=reason, round_queues_max=1)
         if self.setback.failures >= RESTS_AFTER:
@@ -644,7 +650,7 @@ class QueueProgress:
         self._pause(now_s, reason=reason, retry_messages=len(claimed.references))
 
     def _own_references(self) -> References:
-        """To be added to."""
+        """Return references that may be filled; replaces the shared empty ones."""
         if self.references is self._common.nothing:
             self.references = References(self._common.count)
         return self.references
@@ -654,10 +660,10 @@ class QueueProgress:
         self.setback = NO_SETBACK if changed == NO_SETBACK else changed
 
     def _retry_by(self, now_s: float, **changes: Any) -> None:  # noqa: ANN401 - as `_set_back`
-        """A pause, if there is one, ends now at the latest."""
+        """End a pause now at the latest. Without a setback, changes nothing."""
         if self.setback is not NO_SETBACK:
             self._set_back(retry_at_s=min(self.setback.retry_at_s, now_s), **changes)
 
     def _pause(self, now_s: float, **changes: Any) -> None:  # noqa: ANN401 - as `_set_back`
-        """Leave the queue alone for a while, longer after each failure in a row."""
+        """Count a failure and pause the queue, with exponential backoff."""
         self._set_back(**pause(self.setback.failures, now_s, self._common.options), **changes)

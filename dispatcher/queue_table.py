@@ -1,4 +1,4 @@
-"""Table of all queues, by name and by what they wait for. State without I/O."""
+"""Table of all queues, indexed by name and by the work that they need. No I/O."""
 
 import math
 import threading
@@ -22,7 +22,7 @@ from dispatcher.statistics import QueueStatistics
 
 
 def check_progress(queue: QueueProgress) -> None:
-    """Assert I1 to I4 as far as one queue shows them. O(1)."""
+    """Assert I1 to I4 of `QueueProgress`, except the byte counts. O(1)."""
     claimed, kept = queue.claimed, len(queue.references)
     assert queue.commit_offset <= queue.dispatch_offset <= queue.referenced_offset, f"I1: {queue}"
     assert (claimed is not None) == (queue.state is QueueState.IN_FLIGHT), f"I2: {queue}"
@@ -40,7 +40,7 @@ _DESCRIBED: "attrgetter[QueueStatistics | None]" = attrgetter("described")
 
 
 def describe(queue: QueueProgress, now_s: float) -> QueueStatistics:
-    """One queue as it is at one moment. Pure."""
+    """Return the statistics of one queue at `now_s`, monotonic seconds. Pure."""
     is_stopped = queue.state in {QueueState.STOPPED, QueueState.REFUSED}
     behind, backlog, hot = queue.behind, queue.backlog, queue.hot
     damaged = hot.state is HotQueueState.DAMAGED and not backlog and not is_stopped
@@ -70,24 +70,24 @@ def _rests(described: QueueStatistics) -> bool:
 
 
 class QueueDescriptions:
-    """Descriptions of all queues. `note` is called by one thread, `at` by any.
+    """Cached statistics of all queues. One thread calls `note`; any thread may call `at`.
 
-    Each queue keeps its own, in `described`, which nobody else writes.
+    Each queue holds its own entry in `described`, which only this class writes.
 
-    C1  A queue that was not noted since the last `at` is as it was described then, but for the
-        age of what waits.
-    C2  The queues that do not rest are those that are described as failing, halted or behind.
+    C1  The entry of a queue that was not noted since the last `at` is current, except for the age
+        of its oldest message.
+    C2  The restless queues are those that are described as failing, halted or behind.
     """
 
     def __init__(self, queues: Mapping[QueueId, QueueProgress]) -> None:
-        """`queues`: the dispatcher's, in the order in which they came."""
+        """Describe `queues`, the table of the dispatcher in order of first appearance."""
         self._queues = queues
         self._lock = threading.Lock()
         self._noted: dict[QueueId, QueueProgress] = {}
         self._restless: dict[QueueId, QueueProgress] = {}
         self._all: tuple[QueueStatistics, ...] = ()
         self._is_stale = False
-        """Whether a description changed since `_all` was made."""
+        """Whether a description changed since `_all` was built."""
 
     def __repr__(self) -> str:
         return (
@@ -106,26 +106,26 @@ class QueueDescriptions:
         assert (queue.id in self._restless) != _rests(kept), f"C2: {kept}"
 
     def note(self, queue: QueueProgress) -> None:
-        """A queue is there, or changed."""
-        if not self._noted:  # one that was large keeps its memory when it is empty
-            self._noted = {}  # `at` has taken all of the other, and looks at it no more
+        """Mark a new or changed queue."""
+        if not self._noted:  # an emptied dict keeps the memory of its largest size
+            self._noted = {}  # safe: `at` copied the entries of the old dict before it removed them
         self._noted[queue.id] = queue
 
     def forget(self, queue: QueueProgress) -> None:
-        """A queue is no more, and not among the dispatcher's."""
+        """Drop a queue that was removed from the table."""
         with self._lock:
             self._noted.pop(queue.id, None)
             self._restless.pop(queue.id, None)
             self._is_stale |= queue.described is not None
 
     def at(self, now_s: float) -> tuple[tuple[QueueStatistics, ...], tuple[QueueStatistics, ...]]:
-        """All queues in the order in which they came, and those of them that do not rest.
+        """Return all queues in order of first appearance, and the restless ones.
 
-        O(queues noted since the last call, and those that do not rest), and one copy of a tuple of
-        all queues if one of them changed.
+        O(queues noted since the last call + restless queues), and one copy of a tuple of all
+        queues if one of them changed.
         """
         with self._lock:
-            noted = list(self._noted.values())  # one step, whatever the other thread does
+            noted = list(self._noted.values())  # atomic, whatever the other thread does
             for queue in noted:
                 self._noted.pop(queue.id, None)  # first: a change from here on is noted again
                 self._describe(queue, now_s)
@@ -148,24 +148,26 @@ class QueueDescriptions:
 
 
 DATED_AFTER_S = 0.75
-"""Seconds for which a message waits before it is asked when it was stored."""
+"""Age in seconds of a waiting message at which its store time is read."""
 OPENING_WAIT_S = 0.25
-"""Longest that a queue waits, since it was seen or served, for others that are being opened."""
+"""Longest wait of a ready queue for queues that are being opened, in seconds since its first
+waiting message was seen or its last commit landed."""
 
 
 class QueueTable:
-    """The queues by name, and by what they wait for, so that idle ones cost nothing.
+    """Queues by name and by the work that they need, so that idle queues cost nothing.
 
-    A queue tells every change of itself, and is put into the right places then.
+    Every change of a queue moves it into the right places.
 
-    Q1  The count of references is that of all queues.
-    Q2  A queue is in the place of everything that it waits for, and in no other. Of queues that
-        keep `REFERENCES_MIN` references this is not said of the place of those that need more.
+    Q1  The count of references is the sum over all queues.
+    Q2  A queue is in the place of each kind of work that it needs, and in no other. Exception: the
+        place for missing references may be stale for a queue that keeps `REFERENCES_MIN`
+        references or more, because the references of other queues decide its demand.
     """
 
     checks_every_change: ClassVar[bool] = False
-    """Whether a queue's own invariants are asserted after each change of it. Tests switch it on;
-    with thousands of thin queues it costs a tenth and more of a commit."""
+    """Whether the invariants of a queue are asserted after each change of it. Tests switch it on.
+    With thousands of queues of few messages it costs a tenth or more of a commit."""
 
     def __init__(self, options: DispatchOptions) -> None:
         self.count = ReferenceCount()
@@ -196,11 +198,11 @@ class QueueTable:
         return self._queues[queue]
 
     def get(self, queue: QueueId) -> QueueProgress | None:
-        """The queue of that name, if there is one."""
+        """Return the queue of that name; None if there is none."""
         return self._queues.get(queue)
 
     def forget(self, topics: Collection[str]) -> None:
-        """The queues of these topics are no more; no worker is at them. O(queues)."""
+        """Remove the queues of these topics. No worker may be using them. O(queues)."""
         for name in [name for name in self._queues if name.topic in topics]:
             queue = self._queues.pop(name)
             queue.references.clear()
@@ -210,7 +212,7 @@ class QueueTable:
             self.descriptions.forget(queue)
 
     def check(self) -> None:
-        """Assert Q1, Q2, and what holds of each queue and its description. O(references)."""
+        """Assert Q1, Q2, and the invariants of each queue and its description. O(references)."""
         kept = sum(len(queue.references) for queue in self)
         assert self.count.kept == kept, f"Q1: {self} but {kept} references are kept"
         for queue in self:
@@ -219,15 +221,15 @@ class QueueTable:
             self.descriptions.check(queue)
             for place, wants in self._places(queue):
                 if place is self._needs_references and len(queue.references) >= REFERENCES_MIN:
-                    continue  # what the others keep decides, and changes without this queue
+                    continue  # depends on the references of other queues; see Q2
                 assert (place.get(queue.id) is queue) == wants, f"Q2: {queue} wants {wants}"
 
     def observe(
         self, seen: Iterable[HotQueue], now_s: float, *, first: bool, epoch_s: float = 0.0
     ) -> None:
-        """Take in what a poll saw; `first` is the poll that returns every queue.
+        """Apply the result of a poll. `first` marks the poll that returns every queue.
 
-        `now_s` is on the monotonic clock, which was 0 at the Unix time `epoch_s`.
+        `now_s` is monotonic time in seconds; monotonic time 0 is the Unix time `epoch_s`.
         """
         for hot in seen:
             queue = self._queues.get(hot.id)
@@ -236,18 +238,19 @@ class QueueTable:
             queue.observe(hot, now_s, epoch_s)
 
     def cut_off(self) -> None:
-        """All workers were cancelled: the tier will be asked what became of their commits."""
+        """Reset all queues after the workers were cancelled; commits in flight become unsettled."""
         for queue in self:
             queue.cut_off()
 
     def needs_references(self) -> list[QueueProgress]:
-        """Queues of which more references are worth fetching."""
+        """Return the queues that want more references."""
         return list(self._needs_references.values())
 
     def undated(self, now_s: float, *, queues_max: int) -> list[QueueProgress]:
-        """Queues with a message that has waited for `DATED_AFTER_S` or whose predecessor had.
+        """Return queues whose oldest untiered message has no known store time.
 
-        Those of which it is not known when it was stored; `queues_max` at most, each in its turn.
+        Includes only messages older than `DATED_AFTER_S`; the age is estimated from the store time
+        of an earlier message if there is one. Returns at most `queues_max` queues, in rotation.
         """
         found: list[QueueProgress] = []
         for queue in list(self._undated.values()):
@@ -255,21 +258,21 @@ class QueueTable:
                 break
             if now_s - queue.oldest_s(now_s) >= DATED_AFTER_S:
                 found.append(queue)
-                self._undated[queue.id] = self._undated.pop(queue.id)  # the others come first
+                self._undated[queue.id] = self._undated.pop(queue.id)  # to the end of the rotation
         return found
 
     def to_settle(self) -> list[QueueProgress]:
-        """Queues that are being opened, or are to be."""
+        """Return the queues that are being opened or must be opened."""
         return [*self._to_open.values(), *self._opening.values()]
 
     def next_to_open(self, now_s: float, *, queues_max: int) -> tuple[list[QueueProgress], float]:
-        """The next queues to settle with the tier, or when there will be one.
+        """Return the next queues to open, and the monotonic time of the next one if there are none.
 
-        One of which it was said that it is opened `alone`, or up to `queues_max` others.
+        Returns either one queue marked by `open_alone`, or up to `queues_max` others.
         """
         wake_at_s, found = math.inf, list[QueueProgress]()
         if not self._to_open:
-            self._to_open = {}  # one that was large keeps its memory when it is empty
+            self._to_open = {}  # an emptied dict keeps the memory of its largest size
         for queue in self._to_open.values():
             if queue.setback.failures and queue.setback.retry_at_s > now_s:
                 wake_at_s = min(wake_at_s, queue.setback.retry_at_s)
@@ -283,14 +286,15 @@ class QueueTable:
         return found, wake_at_s
 
     def open_alone(self, queue: QueueProgress) -> None:
-        """The next worker that opens this queue opens no other one with it."""
+        """Mark a queue: `next_to_open` returns it alone the next time."""
         self._alone.add(queue.id)
 
     def plan_round(self, now_s: float, load: Load, health: TierHealth, *, force: bool) -> RoundPlan:
-        """The next round. With `force` everything is due as soon as no queue is being opened.
+        """Plan the next round. With `force`, every backlog is due once no queue is being opened.
 
-        While queues are being opened, others wait for them a little: the queues' records are
-        interleaved in the hot log, and a round of one of many reads the log of all.
+        While queues are being opened, ready queues wait for them, at most `OPENING_WAIT_S`. The
+        reason is that the queues' records are interleaved in the hot log: a round of one queue
+        reads the log of all.
         """
         opening = bool(self._opening) or any(
             not queue.setback.failures for queue in self._to_open.values()
@@ -307,14 +311,14 @@ class QueueTable:
         )
 
     def retry_now(self, now_s: float) -> None:
-        """An outage has ended: every queue may be tried again."""
+        """End the pauses of all queues after an outage."""
         for queue in self:
             queue.retry_now(now_s)
 
     def _places(
         self, queue: QueueProgress
     ) -> tuple[tuple[dict[QueueId, QueueProgress], bool], ...]:
-        """Every place, and whether the queue belongs there."""
+        """Return every place, and whether the queue belongs there."""
         is_ready = queue.state is QueueState.READY and len(queue.references.units) > 0
         return (
             (self._to_open, queue.must_open),
@@ -325,7 +329,7 @@ class QueueTable:
         )
 
     def _sort(self, queue: QueueProgress) -> None:
-        """Put a queue that changed where it belongs."""
+        """Move a changed queue into the places where it belongs."""
         if self.checks_every_change:
             check_progress(queue)
         self.descriptions.note(queue)
@@ -337,7 +341,7 @@ class QueueTable:
 
 
 def _as_health_allows(waiting: list[Waiting], health: TierHealth) -> list[Waiting]:
-    """In an outage, one of the queues that failed at a time, as a probe."""
+    """In an outage, keep one failed queue at a time as a probe, and drop the other failed ones."""
     failed = [queue for queue in waiting if queue.failed]
     if not health.outage or not failed:
         return waiting

@@ -1,7 +1,8 @@
 """Opening of queues: their position in the tier, agreement with the hot log, and gaps.
 
-A gap is never taken back. The state that a hot log keeps between polls may be stale and miss
-messages that exist. A gap is therefore recorded only after a poll that keeps nothing.
+A published gap is final. The state that a hot log keeps between polls may be stale and miss
+messages that exist. A gap is therefore recorded only after a poll without kept state
+(`HotLog.look_anew`).
 """
 
 import asyncio
@@ -42,23 +43,23 @@ from provider.ranges import QueueOffset
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The queue resumes at `offset`."""
+    """Result of opening: the queue resumes at `offset`."""
 
     offset: QueueOffset
     gap: bool = False
-    """A gap that ends there was recorded."""
+    """Whether a gap that ends at `offset` was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contradicted:
-    """The queue halts: the tier and the hot log contradict each other."""
+    """Result of opening: the queue halts, because tier and hot log contradict each other."""
 
     reason: str
     tier_next: QueueOffset
     heals_at: QueueOffset | None = None
-    """Open the queue again once the hot log reaches this offset; None: only a repair helps."""
+    """End of the hot log from which on the queue is opened again; None: only a repair helps."""
     common_end: QueueOffset | None = None
-    """Both agree below this offset, as far as they were compared; None: wherever both have it."""
+    """Offset below which the compared messages agree; None: all common messages agree."""
 
 
 async def open_queue(
@@ -73,19 +74,29 @@ async def open_queue(
     damage: str = "",
     agreed: Queue | None = None,
 ) -> Opened | Contradicted | HotLogIsDamaged:
-    """Decide where a queue resumes; record a gap where messages were lost.
+    """Decide the offset at which a queue resumes; record a gap if messages were lost.
 
-    Before a gap is recorded, `look_anew` says what the hot log has by a look that keeps nothing.
-    Costs one request to the tier, or two; more only for a queue that halts. May be cancelled, and
-    called again after any failure. Where both have the queue, `compare_sampled` says what is
-    compared. `agreed` is what the tier had published of the queue when `find_agreeing` compared it
-    with this `hot`, if it did: as long as it has, no second time is needed.
+    If both sides have the queue, its messages are compared by `compare_sampled`. Costs one or two
+    requests to the tier, and more only for a queue that halts. May be cancelled, and called again
+    after any failure.
+
+    Args:
+        hot_log: source of the messages.
+        tier: destination of the messages.
+        hot: the queue as of the last poll.
+        look_anew: polls the queue without kept state. Called before a gap is recorded.
+        backfill: first offset of a queue that the tier does not have.
+        compared_messages: newest messages to compare; 0: none.
+        now_ms: present time, Unix ms.
+        damage: damage of the messages at the end of the tier, for the reason of a gap.
+        agreed: the published record of the queue when `find_agreeing` compared it with this `hot`.
+            While the tier still has this record, the queue is not compared again.
 
     Raises:
-        Unavailable: try again.
-        OutOfRange: the hot log deleted what was looked at: poll, then try again.
-        Corrupt: the newest messages of one of the two cannot be read.
-        Fenced: someone newer owns the tier.
+        Unavailable: the tier or the hot log is unavailable; retry.
+        OutOfRange: the hot log deleted the compared messages: poll, then retry.
+        Corrupt: the newest messages of the tier or the hot log cannot be read.
+        Fenced: a newer owner has the tier.
     """
     await tier.settle(hot.id)
     published = tier.queue(hot.id)
@@ -135,7 +146,7 @@ async def is_contradicted(
 async def _contradiction(
     hot_log: HotLog, tier: ReadableTierPort, hot: HotQueue, newest: int
 ) -> tuple[str, QueueOffset] | None:
-    """The sentence about two that differ, and where they still agree; None if they do agree."""
+    """Compare a queue: return the error sentence and the end of agreement; None if equal."""
     if newest == 0:
         return None
     differing = await compare_sampled(hot_log, tier, hot, newest=newest)
@@ -143,7 +154,7 @@ async def _contradiction(
         return None
     try:
         common_end = await find_common_end(hot_log, tier, hot.id)
-    except (Corrupt, OutOfRange):  # the repair command will say why
+    except (Corrupt, OutOfRange):  # the repair command reports the cause
         common_end = None
     published = tier.queue(hot.id)
     low = None if published is None else OverlapSample.of(hot, published).low
@@ -158,10 +169,10 @@ async def _first_offset(hot_log: HotLog, hot: HotQueue, step: BeginAt | BeginAtT
 
 
 async def _begun(tier: TierPort, hot: HotQueue, offset: QueueOffset, backfill: Backfill) -> Opened:
-    """Publish where a queue begins that does not begin at its oldest message.
+    """Publish the first offset of a queue that does not begin at its oldest message.
 
-    Otherwise a process that dies before its first commit would be followed by one that begins
-    later, and the messages between the two beginnings would never be tiered.
+    Without this, a process that crashes before its first commit would be succeeded by one that
+    begins later. The messages between the two offsets would never be tiered.
     """
     if backfill != "all":
         await tier.begin_queue(hot.id, offset)
@@ -169,9 +180,12 @@ async def _begun(tier: TierPort, hot: HotQueue, offset: QueueOffset, backfill: B
 
 
 async def find_by_time(hot_log: HotLog, hot: HotQueue, timestamp_ms: int) -> QueueOffset:
-    """The first message stored at or after `timestamp_ms`; the queue's end if all are older.
+    """Find the first message stored at or after `timestamp_ms`, Unix ms, by bisection.
 
-    Reads one message for each halving of the queue: 20 for a million messages.
+    Returns the queue's end if all messages are older. Reads log2(n) messages: 20 of a million.
+
+    Raises:
+        StoreError: as `HotLog.references` and `records_of_queue`.
     """
     low, high = hot.min_offset, hot.max_offset
     while low < high:
@@ -186,14 +200,15 @@ async def find_by_time(hot_log: HotLog, hot: HotQueue, timestamp_ms: int) -> Que
 
 
 ANSWER_S_MAX = 10.0
-"""How long an answer stands for a queue that was asked about along with another one."""
+"""Seconds for which the result of a shared poll is valid for a queue that did not request it."""
 
 
 class LossConfirmation:
-    """Looks anew at all queues together that seem to have lost messages.
+    """Confirmation of lost messages by one shared poll without kept state.
 
-    Thousands of queues lose messages in the same moment, for they lie in one log: the first that
-    asks has all of them looked at, and the others find their answer.
+    The queues share one log, so thousands of them may lose messages at the same moment. The first
+    queue that needs a confirmation polls all that seem to have lost messages; the other queues use
+    the results.
     """
 
     def __init__(
@@ -212,15 +227,15 @@ class LossConfirmation:
         self._clock = clock
         self._looking = asyncio.Lock()
         self._answers: dict[QueueId, tuple[float, HotQueue]] = {}
-        """What a look found, and when, of queues that did not ask yet."""
+        """Results that were not used yet, each with its monotonic time in seconds."""
 
     def __repr__(self) -> str:
         return f"<LastLook: {len(self._answers)} answers>"
 
     async def at(self, hot: HotQueue) -> HotQueue:
-        """What the hot log has of a queue that seems to have lost messages, by a look anew.
+        """Poll a queue that seems to have lost messages, without kept state.
 
-        Cancelling changes nothing; the next call looks again.
+        Cancelling changes nothing; the next call polls again.
 
         Raises:
             Unavailable, Denied, Closed: as `HotLog.look_anew`.
@@ -236,7 +251,7 @@ class LossConfirmation:
             return again
 
     def _has_answer(self, hot: HotQueue) -> bool:
-        """Whether a look anew said what `hot` says of the queue's lower end."""
+        """Whether a valid result has the same lower bound and deleted queue as `hot`."""
         if hot.id not in self._answers:
             return False
         found_s, found = self._answers[hot.id]
@@ -244,7 +259,7 @@ class LossConfirmation:
         return is_same and self._clock.monotonic_s() - found_s <= ANSWER_S_MAX
 
     def _seeming_losses(self) -> Iterator[QueueId]:
-        """The queues that are still to be opened, and would be with a gap. O(those to open)."""
+        """Yield the unopened queues whose opening would record a gap. O(unopened queues)."""
         for queue in self._table.to_settle():
             if self._seems_lost(queue):
                 yield queue.id
@@ -257,7 +272,7 @@ class LossConfirmation:
 
 
 class QueueOpening:
-    """What a worker does with the queues that it opens; several workers share it."""
+    """Opening of queues by the workers, which share one instance."""
 
     def __init__(
         self,
@@ -271,9 +286,10 @@ class QueueOpening:
         noted: Callable[[Reaction, StoreError], Reaction],
         agreed: Mapping[QueueId, Queue] | None = None,
     ) -> None:
-        """`noted` keeps an error for the statistics, and raises it if it ends all dispatching.
+        """Open nothing yet.
 
-        `agreed`: what the tier had published of queues when they were compared and agreed.
+        `noted` records an error for the statistics, and raises it if it ends all dispatching.
+        `agreed` has the published records of queues that were compared and agreed.
         """
         self._agreed = dict(agreed or {})
         self._hot = hot
@@ -289,12 +305,12 @@ class QueueOpening:
         return f"<QueueOpening: {self._table!r}>"
 
     async def open(self, queues: Sequence[QueueProgress]) -> None:
-        """Settle queues, at least one. Some of several are left to be opened alone by a later call.
+        """Open queues, at least one. Some of several are left for later calls with one queue.
 
-        May be cancelled. Costs `find_agreeing` for several, `open_queue` for one.
+        May be cancelled. Costs one `find_agreeing` for several queues, one `open_queue` for one.
 
         Raises:
-            Fenced, Closed: it is the end of all dispatching.
+            Fenced, Closed: all dispatching ends.
         """
         if len(queues) == 1:
             (queue,) = queues
@@ -303,7 +319,7 @@ class QueueOpening:
             await self._open_together(queues)
 
     async def _open_together(self, queues: Sequence[QueueProgress]) -> None:
-        """Open those that begin, or agree with the tier; the others are opened alone later."""
+        """Open new queues and queues that agree with the tier. `open_alone` marks the others."""
         hots = [queue.hot for queue in queues]
         newest = self._options.compared_messages_max
         known = {
@@ -312,7 +328,7 @@ class QueueOpening:
         asked = [hot for hot in hots if self._tier.queue(hot.id) != known.get(hot.id)]
         try:
             agreeing = known | await find_agreeing(self._hot, self._tier, asked, newest=newest)
-        except StoreError:  # opening one alone meets it again
+        except StoreError:  # opening a queue alone hits the same error and reports it
             agreeing = known
         for queue, hot in zip(queues, hots, strict=True):
             agreed = agreeing.get(queue.id)
@@ -360,7 +376,7 @@ class QueueOpening:
                     common_end=common_end,
                 )
             case HotLogIsDamaged(reason, next_offset, heals_at):
-                if queue.hot.state is hot.state:  # else the hot log was mended: open it again
+                if queue.hot.state is hot.state:  # else the hot log recovered: open it again
                     queue.contradict(
                         QueueState.DAMAGED, reason, tier_next=next_offset, heals_at=heals_at
                     )

@@ -1,4 +1,4 @@
-"""Rules of a round, pure: due batches, the plan of a round, and pauses in an outage."""
+"""Rules of a round: due batches, the plan of a round, and pauses in an outage. Pure."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -16,14 +16,14 @@ from dispatcher.options import DispatchOptions
 from provider.clock import backoff_s
 
 Bytes = NDArray[np.int64]
-"""What each message will take in the tier, in bytes."""
+"""Bytes of each message in the tier, record and unit."""
 
 
 def written_bytes(references: Units) -> Bytes:
-    """Bytes that each referenced message takes in the tier: its record and its unit.
+    """Return the bytes of each referenced message in the tier: its record and its unit. Pure.
 
-    A unit's size is not trusted yet: `HotLog.records_of_round` compares it with the record later.
-    So a size that is not positive counts as 1 byte.
+    The sizes in units are not validated yet; `HotLog.records_of_round` compares them with the
+    records later. Therefore a size that is not positive counts as 1 byte.
     """
     return np.maximum(references["size"].astype(np.int64), 1) + UNIT_BYTES
 
@@ -37,9 +37,10 @@ def due_at_s(
     bytes_max: int,
     age_s_max: float,
 ) -> float:
-    """When waiting messages are due: at once (`since_s`) on count or bytes, else on age.
+    """Return the time at which waiting messages are due. Pure.
 
-    `bytes_known` may cover only the first of the `messages`; a queue is then due by its count.
+    They are due since `since_s` if their count or bytes reach a limit, else at the age limit.
+    `bytes_known` may cover only the first of the `messages`.
     """
     if messages >= messages_max or bytes_known >= bytes_max:
         return since_s
@@ -47,42 +48,42 @@ def due_at_s(
 
 
 def messages_within(sizes: Bytes, *, messages_max: int, bytes_max: int) -> int:
-    """How many of the first messages fit both limits; at least one, however large it is."""
+    """Return how many leading messages fit both limits; at least 1, whatever its size. Pure."""
     assert len(sizes) > 0, "a batch of nothing is cut"
     fitting = int(np.searchsorted(np.cumsum(sizes[:messages_max]), bytes_max, side="right"))
     return max(1, fitting)
 
 
 SHARES_OF_BATCH = 16
-"""A round is not divided among thick queues into parts smaller than a batch by this."""
+"""Divisor of `batch_bytes_max` that gives the smallest share of a queue with a large backlog."""
 ROUND_QUEUES_ANY = 1 << 30
-"""A queue that did not fail lately may share its round with any number of others."""
+"""Value without a limit: a queue that did not fail may share its round with any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A queue that has messages to commit and no commit in flight."""
+    """Queue with messages to commit and no commit in flight. Times are monotonic seconds."""
 
     queue: QueueId
     bytes: int
-    """Bytes that it would write now, as far as its references reach."""
+    """Bytes of all referenced messages, or of the failed range."""
     first_bytes: int
-    """The least that it can write: its first message, or the whole range of a failed commit."""
+    """Fewest bytes that it can write: its first message, or the whole range of a failed commit."""
     since_s: float
-    """When its first waiting message was seen."""
+    """Time at which its first waiting message was seen."""
     due_at_s: float
-    """When its batch closes; for a failed queue, when it may be tried again."""
+    """Time at which its batch closes; for a failed queue, time of its next attempt."""
     ready_s: float
-    """Its place in the line: when its first message was seen, or when it was last served, whichever
-    is later."""
+    """Key of its place in line: the time its first message was seen or its last commit landed,
+    whichever is later."""
     round_queues_max: int = ROUND_QUEUES_ANY
-    """Queues that may be in its round, itself included; smaller after failures."""
+    """Most queues in its round, itself included. Smaller after failures."""
     failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one queue may write in the round; it always takes at least one message."""
+    """Byte limit of one queue in a round. The queue takes at least one message."""
 
     queue: QueueId
     bytes_max: int
@@ -90,18 +91,18 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """The next round, or when to plan again."""
+    """Next round, or the time to plan again."""
 
     grants: tuple[Grant, ...] = ()
     wake_at_s: float = math.inf
-    """Without grants: the moment at which time alone may change the plan."""
+    """Monotonic time at which the plan may change without another event, if there are no grants."""
     failed: bool = False
-    """The round is of queues that failed before."""
+    """Whether the round consists of queues that failed before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is under way."""
+    """Bytes and rounds in flight."""
 
     bytes: int
     rounds: int
@@ -109,7 +110,7 @@ class Load:
 
 @dataclass(slots=True)
 class _Filling:
-    """A round while it is being filled; `room` is what the bound on bytes in flight leaves."""
+    """Round under construction. `room` is the rest of its bytes."""
 
     room: int
     grants: list[Grant] = field(default_factory=list[Grant])
@@ -126,21 +127,21 @@ def plan_round(
 
     - Queues that failed get rounds of their own, without any queue that did not fail.
     - A round includes every queue that has waited for `boarding_share` of its age limit. Rounds
-      that age makes due are therefore at least the rest of it apart, however many thin queues
-      there are. That many bytes wait over all queues as `round_bytes_due` says makes all due.
-    - A queue that wants no more than its equal share of the round always gets it. A thin queue
-      therefore waits for its age limit and at most one commit of every `round_queues_max` queues
-      in line before it, whatever the others do.
+      that are due by age are therefore apart by at least the rest of the age limit, for any number
+      of queues with few messages. A sum of `round_bytes_due` waiting bytes makes all queues due.
+    - A queue that wants no more than its equal share of the round always gets it. A queue with few
+      messages therefore waits for its age limit and at most one commit of every `round_queues_max`
+      queues in line before it, whatever the others do.
     - The rest is divided among the queues that want more, longest unserved first, at least a
-      sixteenth of a batch each, and equal numbers of them are left to the rounds that may still
-      begin beside this one. A share is less than a batch because the queues' records are
-      interleaved in the hot log: a few queues with much each would read far more of it than they
-      claim. A share is not smaller still because each one costs two syncs.
-    - A round has `round_queues_max` queues at most, longest unserved first: each new one costs
-      files and syncs, and a round that takes long leaves the rest unreadable for as long.
-    - Bytes in flight stay below the bound; a single message above it gets a round of its own.
+      sixteenth of a batch each. Equal numbers of these queues are left to the rounds that may
+      still begin beside this one. A share is less than a batch because the queues' records are
+      interleaved in the hot log: a few queues with large shares would read far more of the log
+      than they claim. A share is not smaller still because each one costs two syncs.
+    - A round has at most `round_queues_max` queues, longest unserved first. Each new queue costs
+      files and syncs, and a long round delays the visibility of all others.
+    - Bytes in flight stay below the bound. A single message above it gets a round of its own.
 
-    O(n log n) in the queues that wait.
+    O(n log n) in the waiting queues. Pure.
     """
     waiting = list(waiting)
     boarding_s = now_s - options.batch_age_s_max * options.boarding_share
@@ -168,7 +169,7 @@ def plan_round(
 
 
 def _leading_retries(retries: Sequence[Waiting]) -> list[Waiting]:
-    """The longest prefix whose members all allow a round of that size."""
+    """Return the longest prefix whose members all allow a round of its length."""
     chosen: list[Waiting] = []
     round_queues_max = ROUND_QUEUES_ANY
     for queue in retries:
@@ -194,8 +195,8 @@ def _fill(
     first = thick[0]
     spare = free - sum(grant.bytes_max for grant in filling.grants)
     if first.first_bytes > spare and (first is candidates[0] or not filling.grants):
-        # Longest in line and too large to share the round: it gets one of its own, or nothing
-        # begins before there is room for it. Otherwise it might never find any.
+        # The first in line is too large to share the round. It gets a round of its own; until
+        # there is room for it, no other round begins. Otherwise it could starve.
         fits = first.first_bytes <= free or load.rounds == 0
         return (Grant(first.queue, first.first_bytes),) if fits else ()
     rounds_free = options.rounds_max - load.rounds
@@ -212,42 +213,42 @@ def _fill(
 
 
 JITTER_SHARE: Final = 0.5
-"""Share of an interval that chance may take off."""
+"""Largest share of an interval that jitter subtracts."""
 OUTAGE_AFTER = 3
-"""Failed rounds without a success between them that make an outage of the whole tier."""
+"""Consecutive failed rounds that count as an outage of the whole tier."""
 
 
 class TierHealth:
-    """Failed rounds since the last that landed.
+    """Count of failed rounds since the last landed one, and the probes in an outage.
 
-    While single rounds fail, their queues are tried again in halves, so that a bad one cannot
-    fail its neighbours for long. In an outage, halves would cost many requests for nothing. One
-    failed queue at a time is then tried as a probe, a different one each time, at intervals that
-    grow. The first round that lands, of any queue, ends the outage for all.
+    While single rounds fail, their queues are retried in rounds of half the size, so that one bad
+    queue cannot fail its neighbours for long. In an outage, halving would waste many requests.
+    Then one failed queue at a time is retried as a probe, a different one each time, at growing
+    intervals. The first landed round of any queue ends the outage for all.
     """
 
     def __init__(
         self, *, backoff_s_min: float, backoff_s_max: float, rng: Random | None = None
     ) -> None:
-        """`rng` shortens intervals, so that not all dispatchers try at once; None: nothing does."""
+        """Start healthy. `rng` adds jitter to the intervals of several dispatchers; None: none."""
         self._rng = rng
         self._s_min = backoff_s_min
         self._s_max = backoff_s_max
         self.failures = 0
         self.retry_at_s = 0.0
         self.probing = False
-        """A round of queues that failed before is under way."""
+        """Whether a round of queues that failed before is under way."""
 
     def __repr__(self) -> str:
         return f"<TierHealth: {'outage, ' if self.outage else ''}{self.failures} failures>"
 
     @property
     def outage(self) -> bool:
-        """Whether the failures count as the whole tier's."""
+        """Whether the failures count as an outage of the whole tier."""
         return self.failures >= OUTAGE_AFTER
 
     def failed(self, now_s: float) -> None:
-        """A round did not land."""
+        """Record a failed round at `now_s`, and back off."""
         self.failures += 1
         past = max(1, self.failures - OUTAGE_AFTER + 1)
         wait_s = backoff_s(past, s_min=self._s_min, s_max=self._s_max)
@@ -256,7 +257,7 @@ class TierHealth:
         self.retry_at_s = now_s + wait_s
 
     def landed(self) -> bool:
-        """A round landed; returns whether that ended an outage."""
+        """Record a landed round. Return whether it ended an outage."""
         ended = self.outage
         self.failures = 0
         return ended

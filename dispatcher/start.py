@@ -1,7 +1,8 @@
-"""Start of a queue, given the ends of the hot log and of the tier. Pure: values in, a step out.
+"""First step of opening a queue, from its bounds in the hot log and in the tier. Pure.
 
 RocketMQ destroys a queue's whole tiered history if the hot log lost messages before they were
-tiered. Nothing is ever destroyed here: a hole is recorded, a contradiction halts the queue.
+tiered. This module never destroys data: a loss is recorded as a gap, and a contradiction halts the
+queue.
 """
 
 from bisect import bisect_right
@@ -24,19 +25,22 @@ from provider.ranges import QueueOffset
 
 @dataclass(frozen=True, slots=True)
 class OverlapSample:
-    """The offsets of `[low, end)` that lie in no gap; none if `low >= end`."""
+    """Common offsets of tier and hot log: those of `[low, end)` outside gaps.
+
+    Empty if `low >= end`.
+    """
 
     low: QueueOffset
-    """Lies in no gap."""
+    """First common offset, outside any gap."""
     end: QueueOffset
     gaps: tuple[Gap, ...] = ()
-    """Ranges of offsets that the tier does not have, in order."""
+    """Gaps of the tier, ascending."""
 
     @classmethod
     def of(cls, hot: HotQueue, tier: Queue) -> Self:
-        """What both have of a queue; ends before a gap in which the hot log ends.
+        """Return the common offsets of a queue. They end before a gap in which the hot log ends.
 
-        What the tier has of an earlier queue of this name is not common.
+        Messages of deleted incarnations in the tier are not common.
         """
         low = _after_gaps(max(hot.min_offset, tier.min_offset, begin_of(tier) or 0), tier.gaps)
         end = min(hot.max_offset, tier.next_offset)
@@ -44,9 +48,10 @@ class OverlapSample:
         return cls(low, max(before, tier.min_offset), tier.gaps)
 
     def sampled(self, end: QueueOffset, *, newest: int) -> list[QueueOffset]:
-        """The `newest` ones below `end`, those 1, 2, 4, 8 ... below it, and the first; ascending.
+        """Return sample offsets below `end`, ascending.
 
-        An offset in a gap is replaced by the last one before the gap. Returns at most
+        The samples are the `newest` offsets, the offsets 1, 2, 4, 8 ... below `end`, and `low`. An
+        offset in a gap is replaced by the last one before the gap. Returns at most
         `newest + log2(end - low) + 2` offsets: 24 of a million with `newest` 3.
         """
         reach = end - self.low
@@ -57,9 +62,9 @@ class OverlapSample:
         return sorted({self._at_or_below(end - back) for back in distances if back <= reach})
 
     def spread(self, start: QueueOffset, end: QueueOffset, *, count: int) -> list[QueueOffset]:
-        """At most `count` offsets of `[start, end)`, evenly spaced, ascending.
+        """Return at most `count` evenly spaced offsets of `[start, end)`, ascending.
 
-        Returns all of them if there are no more than `count`, none only if there are none.
+        Returns all offsets if there are at most `count`. Empty only if the range is empty.
         """
         start = _after_gaps(start, self.gaps)
         room = end - start
@@ -70,7 +75,7 @@ class OverlapSample:
         return sorted({self._at_or_below(start + step) for step in steps})
 
     def _at_or_below(self, offset: int) -> QueueOffset:
-        """The last one at or below `offset`; there must be one."""
+        """Return the last offset outside gaps at or below `offset`. One must exist."""
         index = bisect_right(self.gaps, offset, key=lambda gap: gap.start) - 1
         while index >= 0 and offset < self.gaps[index].end:
             offset = self.gaps[index].start - 1
@@ -79,7 +84,7 @@ class OverlapSample:
 
 
 def begin_of(tier: Queue) -> QueueOffset | None:
-    """Where the tier's queue begins behind a deleted one of its name; None if there was none.
+    """Return the first tier offset of the newest incarnation; None if no incarnation was deleted.
 
     O(gaps).
     """
@@ -95,21 +100,24 @@ def _after_gaps(offset: int, gaps: tuple[Gap, ...]) -> QueueOffset:
 
 @dataclass(frozen=True, slots=True)
 class BeginAt:
-    """The tier has nothing: begin at `offset`."""
+    """Step for a queue that the tier does not have: begin at `offset`."""
 
     offset: QueueOffset
 
 
 @dataclass(frozen=True, slots=True)
 class BeginAtTime:
-    """The tier has nothing: begin at the first message not older than this, Unix ms."""
+    """Step for a queue that the tier does not have: begin at the first message not older.
+
+    The limit `timestamp_ms` is in Unix ms.
+    """
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class RecordGapFirst:
-    """`[start, end)` was lost before it was tiered: record that, then resume at `end`.
+    """Step after a loss: record the gap `[start, end)`, then resume at `end`.
 
     A queue that the tier does not have begins at `start`.
     """
@@ -121,25 +129,25 @@ class RecordGapFirst:
 
 @dataclass(frozen=True, slots=True)
 class TierIsAhead:
-    """The tier has messages that the hot log does not have (any more, or yet)."""
+    """Step for a tier beyond the hot log: its last messages are not, or no more, in the hot log."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class HotLogIsDamaged:
-    """The hot log cannot tell how far it goes: neither where to begin, nor whether it lost any."""
+    """Step for a damaged hot log: its end is unknown, so a first offset or a loss is unknown."""
 
     reason: str
     next_offset: QueueOffset
-    """Where the tier ends. If it has nothing: where the hot log ends, as far as is known."""
+    """End of the tier. If the tier does not have the queue: known end of the hot log."""
     heals_at: QueueOffset
-    """A hot log that reaches this offset can tell, although it is damaged."""
+    """End of the hot log from which on a decision is possible in spite of the damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeAt:
-    """Both ends meet at `offset`: resume there if the newest tiered messages agree."""
+    """Step for ends that meet: resume at `offset` if the sampled messages agree."""
 
     offset: QueueOffset
 
@@ -150,13 +158,13 @@ Step = BeginAt | BeginAtTime | RecordGapFirst | TierIsAhead | HotLogIsDamaged | 
 def decide_step(
     hot: HotQueue, tier: Queue | None, *, backfill: Backfill, now_ms: int, damage: str = ""
 ) -> Step:
-    """What to do first with a queue, given what both sides have.
+    """Decide the first step with a queue from its bounds on both sides. Pure.
 
-    `damage` is what was wrong with the messages at the tier's end when they were last read; it
-    becomes the reason of a gap that passes over them.
+    `damage` is the damage of the messages at the tier's end when they were last read. It becomes
+    the reason of a gap that skips them. `now_ms` is Unix ms.
 
-    Offsets of a deleted queue that were not tiered are a gap. A queue that was made again goes on
-    above a gap, of one offset if nothing else was lost: what lies before is another queue's.
+    Untiered offsets of a deleted queue are a gap. A new incarnation continues after a gap, which
+    separates it from the deleted one and has one offset if no message was lost.
     """
     if hot.deleted is not None and (tier is not None or backfill == "all"):
         step = _after_deletion(hot.deleted, tier)
@@ -170,15 +178,15 @@ def decide_step(
 
 
 def _after_deletion(deleted: DeletedQueue, tier: Queue | None) -> Step | None:
-    """What must be recorded of a queue that the broker deleted; None if the usual rules apply."""
+    """Decide the step for a queue with a deleted incarnation; None if the usual rules apply."""
     reason = MADE_AGAIN_REASON if deleted.is_made_again else TOPIC_DELETED_REASON
     reached = deleted.start if tier is None else tier.next_offset
     if reached < deleted.end:
-        if deleted.end - reached == 1:  # a lost message, and not what parts two queues
+        if deleted.end - reached == 1:  # a lost message, not the separator of two incarnations
             reason = TOPIC_DELETED_REASON
         return RecordGapFirst(reached, deleted.end, reason)
     if not deleted.is_made_again:
-        return None if tier is None else ResumeAt(reached)  # nothing can contradict it
+        return None if tier is None else ResumeAt(reached)  # no message is left to compare
     begin = None if tier is None else begin_of(tier)
     if deleted.end > 0 and (begin is None or begin < deleted.end):
         return RecordGapFirst(reached, QueueOffset(reached + 1), reason)
@@ -186,15 +194,15 @@ def _after_deletion(deleted: DeletedQueue, tier: Queue | None) -> Step | None:
 
 
 def _continuation(hot: HotQueue, tier: Queue, damage: str) -> Step:
-    """Where a queue goes on that both have."""
+    """Decide the step for a queue that both sides have."""
     begins_here = tier.next_offset == begin_of(tier)
     if hot.min_offset > tier.next_offset:
         reason = damage or DELETED_REASON
         if begins_here:
-            reason = tier.gaps[-1].reason  # it becomes one gap with the one before
+            reason = tier.gaps[-1].reason  # merges with the gap before it
         return RecordGapFirst(tier.next_offset, hot.min_offset, reason)
     if begins_here:
-        return ResumeAt(tier.next_offset)  # the hot log has not come so far with this queue
+        return ResumeAt(tier.next_offset)  # the hot log has not reached the published end yet
     if tier.next_offset > hot.max_offset:
         if hot.state is HotQueueState.DAMAGED:
             return HotLogIsDamaged(hot.detail, tier.next_offset, tier.next_offset)
@@ -203,7 +211,7 @@ def _continuation(hot: HotQueue, tier: Queue, damage: str) -> Step:
 
 
 def _beginning(hot: HotQueue, backfill: Backfill, now_ms: int) -> BeginAt | BeginAtTime:
-    """Where a queue begins that the tier does not have."""
+    """Decide the first offset of a queue that the tier does not have."""
     if backfill == "all" or hot.min_offset == hot.max_offset:
         return BeginAt(hot.min_offset)
     if backfill == "none":
@@ -212,7 +220,7 @@ def _beginning(hot: HotQueue, backfill: Backfill, now_ms: int) -> BeginAt | Begi
 
 
 def ahead_sentence(hot: HotQueue, tier: Queue) -> str:
-    """What a person must know about a tier that is ahead of its hot log."""
+    """Error sentence for an operator: a tier that is ahead of its hot log, and the remedies."""
     return (
         f"the tier ends at offset {tier.next_offset} but the hot log at {hot.max_offset}: it lost "
         f"its tail, its topic was made again unseen, or it is not the log that was tiered; what is "

@@ -1,4 +1,4 @@
-"""What the dispatcher reports about itself: values of one moment."""
+"""Statistics of the dispatcher: the state of its queues at one moment, and its counters."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,46 +9,46 @@ from dispatcher.ports import HALTED, QueueState
 from provider.ranges import QueueOffset
 
 WAITING_S_MAX = 30.0
-"""Age in seconds from which on messages that may not be tiered yet are a trouble."""
+"""Age in seconds from which on messages that may not be tiered yet count as a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """One queue now."""
+    """State of one queue."""
 
     queue: QueueId
     state: QueueState
     reason: str
-    """Why it is stopped, refused, damaged or failing; empty otherwise."""
+    """Reason why the queue is stopped, refused, damaged or failing; empty otherwise."""
     commit_offset: QueueOffset
-    """First message that is not durable in the tier."""
+    """Offset of the first message that is not durable in the tier."""
     dispatch_offset: QueueOffset
-    """First message that no commit has claimed."""
+    """Offset of the first message that no commit has claimed."""
     behind: int
     """Messages of the hot log that are not durable in the tier."""
     oldest_age_s: float
-    """Seconds since the oldest message was stored that is not durable in the tier; 0 if there is
-    none. Since it was first seen, until a second after that."""
+    """Age of the oldest message that is not durable in the tier, in seconds since it was stored; 0
+    without such messages. For about a second, in seconds since it was first seen."""
     failures: int
-    """Tries that failed in a row."""
+    """Consecutive failed attempts."""
     waiting: int = 0
-    """Messages of those `behind` that the hot log does not let be tiered yet."""
+    """Messages included in `behind` that may not be tiered yet."""
     waits_for: str = ""
-    """What they wait for; empty if none does."""
+    """Condition that these messages wait for; empty without such messages."""
     hidden: int = 0
     """Messages below the end of a deleted queue of this name, seen by this process: lost."""
     is_gone: bool = False
-    """Whether the broker deleted the queue, and nothing of it is left to be tiered."""
+    """Whether the broker deleted the queue, and it has no backlog."""
 
     @property
     def waits_long(self) -> bool:
-        """Whether messages have waited for longer than they should."""
+        """Whether messages that may not be tiered yet are older than `WAITING_S_MAX`."""
         return self.waiting > 0 and self.oldest_age_s >= WAITING_S_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How much of what this process has to tier is done, for a progress bar."""
+    """Progress of this process through its backlog, for a progress bar."""
 
     messages_done: int
     messages_total: int
@@ -57,21 +57,21 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class DispatchStatistics:
-    """The dispatcher now."""
+    """State of the dispatcher."""
 
     queues: tuple[QueueStatistics, ...]
     restless: tuple[QueueStatistics, ...]
-    """Those of `queues` that are behind, failing or halted: in most moments a few."""
+    """Queues that are behind, failing or halted. Usually few."""
     bytes_in_flight: int
     bytes_in_flight_peak: int
     rounds_in_flight: int
     references: int
-    """References of waiting messages kept."""
+    """Number of references kept of waiting messages."""
     rounds: int
     """Rounds that landed."""
     rounds_failed: int
     commits: int
-    """Batches of one queue that landed."""
+    """Landed commits of single queues."""
     messages: int
     messages_by_topic: Mapping[str, int]
     bytes: int
@@ -79,14 +79,14 @@ class DispatchStatistics:
     gaps: int
     """Gaps recorded by this process."""
     commit_age_s: float
-    """Seconds since a round landed, or since the dispatcher was made."""
+    """Seconds since a round landed, or since the dispatcher was created."""
     outage: bool
-    """The tier as a whole is failing."""
+    """Whether the tier as a whole is failing."""
     last_error: str
     hot_error: str
-    """Why the hot log cannot be read at present; empty while it can."""
+    """Error of the last poll; empty after a successful one."""
     started: bool
-    """Whether every queue of the first poll was compared with the tier, or that was tried."""
+    """Whether the opening of every queue of the first poll was attempted."""
 
     @property
     def behind(self) -> int:
@@ -100,18 +100,18 @@ class DispatchStatistics:
 
     @property
     def waiting(self) -> tuple[QueueStatistics, ...]:
-        """Queues with messages that the hot log does not let be tiered yet."""
+        """Queues with messages that may not be tiered yet."""
         return tuple(queue for queue in self.restless if queue.waiting)
 
     @property
     def halted(self) -> tuple[QueueStatistics, ...]:
-        """Queues that are not tiered any further, each with its reason."""
+        """Halted queues, each with its reason."""
         return tuple(queue for queue in self.restless if queue.state in HALTED)
 
 
 @dataclass(slots=True)
 class Counters:
-    """What is counted while the dispatcher works."""
+    """Counters of the dispatcher."""
 
     bytes_in_flight: int = 0
     bytes_in_flight_peak: int = 0
@@ -127,15 +127,15 @@ class Counters:
     hot_error: str = ""
     started: bool = False
     last_success_s: float = 0.0
-    """When a round landed last; on the monotonic clock."""
+    """Monotonic time of the last landed round, in seconds."""
 
     def begin(self, bytes_claimed: int) -> None:
-        """A round claimed so many bytes."""
+        """Count a new round that claimed these bytes."""
         self.rounds_in_flight += 1
         self.bytes_in_flight += bytes_claimed
         self.bytes_in_flight_peak = max(self.bytes_in_flight_peak, self.bytes_in_flight)
 
     def end(self, bytes_claimed: int) -> None:
-        """That round has ended, one way or another."""
+        """Count the end of that round, landed or failed."""
         self.rounds_in_flight -= 1
         self.bytes_in_flight -= bytes_claimed

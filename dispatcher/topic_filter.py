@@ -1,8 +1,9 @@
 """The rule for topics: RocketMQ's names that are never tiered, and a blacklist.
 
-All that writes, opens, tiers or deletes asks this module. Topics that are never tiered are refused
-where messages are put: no other copy of them would ever exist. Stores that have such topics from an
-older version or from a broker open, with a warning, and such topics can be deleted.
+All code that writes, opens, tiers or deletes topics uses this module. A put to a topic that is
+never tiered is refused, because no other copy of the message would ever exist. Stores that have
+such topics from an older version or from a broker open with a warning, and such topics can be
+deleted.
 """
 
 from collections.abc import Collection
@@ -23,17 +24,17 @@ SYSTEM_TOPICS = frozenset(
         "CHECKPOINT_TOPIC",
     }
 )
-"""RocketMQ's own topics, as its class `TopicValidator` lists them."""
+"""RocketMQ's own topics, from its class `TopicValidator`."""
 
 
 QUEUE_ID_MAX = 65_535
-"""Largest queue id that messages are put to; RocketMQ's tools stop far below."""
+"""Largest queue id that accepts messages. RocketMQ's tools stop far below."""
 REPLY_SUFFIX = "_REPLY_TOPIC"
-"""Behind the cluster's name: a topic that each broker makes for itself."""
+"""Suffix of the cluster's name in a topic that each broker creates for itself."""
 
 
 def own_topics(cluster: str, broker: str) -> frozenset[str]:
-    """The topics that a broker makes for itself, named like its cluster and itself. Pure."""
+    """Return the topics that a broker creates for itself, named after it and its cluster. Pure."""
     return frozenset({cluster, f"{cluster}{REPLY_SUFFIX}", broker})
 
 
@@ -43,10 +44,10 @@ def is_system_topic(topic: str) -> bool:
 
 
 def untiered_reason(topic: str, own: Collection[str] = ()) -> str:
-    """Why a topic is never tiered; "" if it is tiered. Pure, O(1).
+    """Return the reason why a topic is never tiered; "" if it is tiered. Pure, O(1).
 
     Blank names, system topics (by list and by prefix), light-weight queues and the broker's own
-    topics are not. Retry and dead-letter topics are.
+    topics are never tiered. Retry and dead-letter topics are tiered.
     """
     if not topic.strip():
         return "its name is blank"
@@ -65,10 +66,10 @@ def is_excluded(topic: str, *, cluster: str, broker: str) -> bool:
 
 
 class TopicFilter:
-    """The rule for one broker, and a blacklist.
+    """Rule of one broker, with a blacklist.
 
-    The dispatcher applies it to what any hot log reports. A hot log may know it too, to spend
-    nothing on topics that are never tiered.
+    The dispatcher applies it to the queues that a hot log reports. A hot log may apply it, too, to
+    save the work for topics that are never tiered.
     """
 
     def __init__(self, cluster: str, broker: str, blacklist: frozenset[str] = frozenset()) -> None:

@@ -1,4 +1,7 @@
-"""Workers of the dispatcher: one polls, some open queues, some commit rounds. Thin shells."""
+"""Workers of the dispatcher: one polls, some open queues, some commit rounds.
+
+The decisions are in `round_plan.py`, `start.py`, `queue_progress.py` and `error_policy.py`.
+"""
 
 import asyncio
 import math
@@ -35,29 +38,29 @@ from provider.ranges import QueueOffset
 
 
 class Wakeup:
-    """Wakes every waiter, in the order in which they began to wait.
+    """Event that wakes all waiters, in the order in which they began to wait.
 
-    A ring between two waits is not kept: a waiter looks at the state and then waits, without
-    awaiting anything in between.
+    A `ring` between two waits is not kept. A waiter must therefore check the state and then call
+    `wait`, without an `await` in between.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiters: dict[asyncio.Event, None] = {}
-        """Keys only: a set's order would be another one in each process."""
+        """Ordered set, as keys. The order of a set would differ between processes."""
 
     def __repr__(self) -> str:
         return f"<Alarm: {len(self._waiters)} waiting>"
 
     def ring(self) -> None:
-        """Wake all that wait now."""
+        """Wake all present waiters."""
         for rung in self._waiters:
             rung.set()
 
     async def wait(self, seconds: float | None) -> None:
         """Return at the next `ring`, or after `seconds` of the clock unless None.
 
-        Cancelling leaves nothing behind.
+        Cancelling removes the waiter.
         """
         rung = asyncio.Event()
         self._waiters[rung] = None
@@ -76,21 +79,25 @@ class Wakeup:
 
 @dataclass(slots=True)
 class Prepared:
-    """A round that is ready to be written."""
+    """Plans of a round that is ready to be written."""
 
     plans: list[CommitPlan] = field(default_factory=list[CommitPlan])
     failures: list[tuple[ClaimedRange, StoreError]] = field(
         default_factory=list[tuple[ClaimedRange, StoreError]]
     )
-    """Queues whose messages could not be read or planned; the others are not affected."""
+    """Claims whose messages could not be read or planned. Other queues are not affected."""
 
 
 async def prepare_round(
     claimed: Sequence[ClaimedRange], *, hot: HotLog, tier: TierPort, executor: Executor | None
 ) -> Prepared:
-    """Read and plan what a round claimed. Never raises a `StoreError`; cancelling leaves nothing.
+    """Read and plan the claims of a round.
 
-    One `HotLog.records_of_round` call; `TierPort.plan_commit` runs in `executor`, one hop.
+    Costs one `HotLog.records_of_round` call and one hop to `executor`, which runs
+    `TierPort.plan_commit` for all queues. Cancelling changes nothing.
+
+    Raises:
+        Closed: as `HotLog.records_of_round`. Errors of single queues are in the result.
     """
     answers = await hot.records_of_round(
         [Wanted(share.queue, share.start, share.references) for share in claimed]
@@ -117,21 +124,21 @@ Worker = Coroutine[Any, Any, None]
 WAIT_S_MIN = 0.001
 DATED_EVERY_S = 0.5
 DATED_AT_ONCE = 256
-"""Queues whose oldest waiting message is looked at by one call."""
+"""Most queues whose oldest waiting message is read by one call."""
 
 
 class DispatchWork:
-    """What the workers share, and what each of them does until cancelled.
+    """Shared state of the workers, and the loop of each kind of worker.
 
-    What an error means stands in `error_policy.py`. Workers deal with every `StoreError` that
-    concerns one queue or one round. An error that they let through ends all dispatching: it
+    `error_policy.py` has the reaction to each error. Workers handle every `StoreError` that
+    concerns one queue or one round. An error that they do not handle ends all dispatching: it
     becomes `fatal`, and the alarm rings.
 
-    D1  What the tier has of a queue is a prefix of what the hot log had of it, gaps apart: a READY
-        queue resumes where the tier ends.
-    D2  At most one commit of a queue is in flight; a range that failed is tried again, the same,
-        before any later one.
-    D3  Whatever interrupts a commit, the tier is asked what became of it before anything else.
+    D1  The tier has a prefix of the messages that the hot log had of a queue, except for gaps. A
+        READY queue resumes at the end of the tier.
+    D2  At most one commit of a queue is in flight. A range that failed is retried unchanged before
+        any later one.
+    D3  After any interruption of a commit, its outcome is settled with the tier first.
     D4  Bytes in flight never exceed `options.bytes_in_flight_max`, unless one message alone does.
     """
 
@@ -154,15 +161,15 @@ class DispatchWork:
             backoff_s_min=options.backoff_s_min, backoff_s_max=options.backoff_s_max, rng=rng
         )
         self.fatal: StoreError | None = None
-        """What ended all dispatching."""
+        """Error that ended all dispatching."""
         self.forcing = 0
-        """How many callers want everything committed at once."""
+        """Number of callers that want all batches committed without waiting for their age."""
         self.polls_begun = 0
         self.poll_finished = 0
         """Number of the last poll whose results are in the table."""
         self._openings = 0
         self._date_at_s = 0.0
-        """When stored times are asked for next."""
+        """Monotonic time of the next read of store times, in seconds."""
         self._hot = hot
         self._tier = tier
         self._options = options
@@ -181,7 +188,10 @@ class DispatchWork:
         )
 
     def workers(self) -> list[Callable[[], Worker]]:
-        """Begins all workers of one call that owns them; each runs until cancelled or `fatal`."""
+        """Return the workers for the call that owns them; each runs until cancelled or `fatal`.
+
+        Resets the queues that earlier workers left in flight.
+        """
         self.health.probing = False
         self.table.cut_off()
         kinds = [self._poll]
@@ -190,10 +200,11 @@ class DispatchWork:
         return [partial(self._guarded, kind) for kind in kinds]
 
     def check(self, *, working: bool) -> None:
-        """Assert D1 to D4 as far as one moment shows them. O(queues + references).
+        """Assert D1 to D4 as far as the present state shows them. O(queues + references).
 
-        For tests, between two steps of the event loop; `working` is whether workers run. The tier
-        of a test itself sees that its bytes are the hot log's and that no commit overtakes another.
+        For tests, between two steps of the event loop. `working`: whether workers run. The fake
+        tier of a test verifies that its bytes equal those of the hot log and that commits of a
+        queue do not overtake each other.
         """
         self.table.check()
         for queue in self.table:
@@ -206,7 +217,7 @@ class DispatchWork:
                 )
         claims = [queue.claimed for queue in self.table if queue.claimed is not None]
         counters = self.counters
-        if working and self.fatal is None:  # else the next workers ask the tier first
+        if working and self.fatal is None:  # else the next workers settle with the tier first
             bytes_claimed = sum(claimed.bytes for claimed in claims)
             assert bytes_claimed <= counters.bytes_in_flight, f"D3: {claims}, {counters}"
         if counters.bytes_in_flight > self._options.bytes_in_flight_max:
@@ -288,17 +299,17 @@ class DispatchWork:
         if not isinstance(answer, StoreError):
             queue.add_references(start, answer)
             return
-        # RETRY is left to the next poll; an error further on, to when the commits get there.
+        # The next poll handles RETRY. An error at a later offset is handled once commits reach it.
         reaction = self._noted(reaction_to_reading(answer), answer)
         is_next = start == queue.commit_offset and queue.state is QueueState.READY
         if reaction is not Reaction.RETRY and is_next:
             queue.react(reaction, str(answer), self._clock.monotonic_s())
 
     async def _date(self) -> None:
-        """Note when messages were stored that have waited for a while, every `DATED_EVERY_S`.
+        """Read the store times of messages that have waited for a while, every `DATED_EVERY_S`.
 
-        Costs one unit and one record for each queue, of `DATED_AT_ONCE` at a time. What cannot be
-        read counts as stored when it was first seen.
+        Costs one unit and one record for each queue, at most `DATED_AT_ONCE` queues a call. A
+        message that cannot be read counts as stored when it was first seen.
         """
         now_s = self._clock.monotonic_s()
         if now_s < self._date_at_s:
@@ -314,7 +325,7 @@ class DispatchWork:
         room = COMPARED_BYTES_MAX
         for one, units in zip(wanted, await self._hot.references_of_queues(wanted), strict=True):
             if isinstance(units, StoreError):
-                continue  # its commit meets the error again
+                continue  # its commit hits the same error and reports it
             size = int(units["size"][0])
             if 0 < size <= room or (size > 0 and not found):
                 found.append(Wanted(one.queue, one.start, units))
@@ -330,7 +341,7 @@ class DispatchWork:
     # Opening.
 
     async def _open_queues(self) -> None:
-        """Worker: settle queues with the tier, many at a time if all is well with them."""
+        """Worker: open queues, many at a time unless they must be opened alone."""
         queues_max = self._options.opened_together_max
         while True:
             now_s = self._clock.monotonic_s()
@@ -355,7 +366,7 @@ class DispatchWork:
     # Rounds.
 
     async def _commit_rounds(self) -> None:
-        """Worker: claim the next round, read it, plan it, commit it; then the next."""
+        """Worker: claim, read, plan and commit one round after another."""
         while True:
             now_s = self._clock.monotonic_s()
             load = Load(self.counters.bytes_in_flight, self.counters.rounds_in_flight)
@@ -419,7 +430,7 @@ class DispatchWork:
         await self._refill(landed)
 
     async def _settle(self, plans: Sequence[CommitPlan], error: StoreError) -> None:
-        """Ask the tier what became of a round whose commit raised `error`."""
+        """Find the outcome of a round whose commit raised `error`, and apply it to its queues."""
         reaction = self._noted(reaction_to_tiering(error), error)
         now_s = self._clock.monotonic_s()
         refused = refused_queue(plans, error)
@@ -447,7 +458,7 @@ class DispatchWork:
         await self._advance(landed, now_s)
 
     def _noted(self, reaction: Reaction, error: StoreError) -> Reaction:
-        """The reaction, unless it is the end: then raises `error`."""
+        """Record `error` as the last one and return the reaction. Raise `error` if it is END."""
         if reaction is Reaction.END:
             raise error
         self.counters.last_error = str(error)
@@ -459,5 +470,5 @@ class DispatchWork:
 
 
 def _seconds_until(wake_at_s: float, now_s: float) -> float | None:
-    """Seconds to wait; never so few that rounding would keep the clock from passing the moment."""
+    """Return the seconds to wait, at least `WAIT_S_MIN`: a rounded wait must pass the moment."""
     return None if math.isinf(wake_at_s) else max(WAIT_S_MIN, wake_at_s - now_s)
