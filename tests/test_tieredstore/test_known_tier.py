@@ -48,6 +48,22 @@ def test_a_volume_that_is_not_mounted_is_no_new_tier(tmp_path: Path) -> None:
     assert tiered(store, mount / "tier") == 4
 
 
+def test_topics_are_not_deleted_without_the_tier_that_has_them(tmp_path: Path) -> None:
+    store, mount = tmp_path / "hot", tmp_path / "mnt"
+    tiered(store, mount / "tier", 3)
+    mount.rename(tmp_path / "away")
+    words = ["-D", f"storePathRootDir={store}", "-D", f"tieredStoreFilePath={mount / 'tier'}"]
+    words += ["-D", "brokerName=b1", "delete-topic", "Orders"]
+    refused = CliRunner().invoke(cli, words)
+    assert refused.exit_code == 2, refused.stderr
+    assert "mount that volume" in refused.stderr
+    (tmp_path / "away").rename(mount)
+    deleted = CliRunner().invoke(cli, words)
+    assert deleted.exit_code == 0, deleted.stderr
+    line = next(line for line in deleted.stdout.splitlines() if "Orders" in line)
+    assert line.split()[:4] == ["Orders", "1", "1", "3"]
+
+
 def test_another_tier_in_its_place_is_refused(tmp_path: Path) -> None:
     store, tier = tmp_path / "hot", tmp_path / "tier"
     tiered(store, tier, 3)

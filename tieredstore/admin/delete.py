@@ -12,10 +12,13 @@ from provider.clock import Clock
 from provider.errors import NotFound
 from provider.names import is_directory
 from tieredstore.config.effective import Config
+from tieredstore.config.location import TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import running
 from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.session.identity import has_tier, memory_of_follower, memory_of_store
 from tieredstore.session.owner import open_owner
+from tieredstore.session.places import directory_of
 from tieredstore.session.reader import existing_tier
 from tieredstore.session.takeover import refuse_living_owner
 from tieredstore.store.configured import plan_store
@@ -59,8 +62,10 @@ def places_of(config: Config, *, tier_only: bool) -> Places:
     """The store and the tier that are configured and there. Blocks for some listings.
 
     Raises:
-        ConfigError: none is named; or there is no store where one is named; or several brokers fit.
+        ConfigError: none is named; or there is no store where one is named; or several brokers fit;
+            or the store has a tier, and none is in the place that is named.
         NotFound: a tier alone is named, and there is none.
+        Denied, Unavailable: an object store refuses or does not answer.
     """
     names_store = config.gives("storePathRootDir") and not tier_only
     names_tier = config.gives("tieredStoreFilePath")
@@ -78,10 +83,22 @@ def places_of(config: Config, *, tier_only: bool) -> Places:
         )
     if names_tier:
         try:
-            return Places(existing_tier(config), store, has_tier=True)
+            found = existing_tier(config)
         except NotFound:
-            pass  # nothing was tiered yet, and a tier is not begun to delete from it
+            found = None
+        if found is not None and _has_begun(found):
+            return Places(found, store, has_tier=True)
+        # Nothing was tiered yet, and a tier is not begun to delete from it; or it is away.
+        for memory in (memory_of_store(config, store), memory_of_follower(config, store)):
+            if memory is not None:
+                memory.refuse_empty()
     return Places(config, store, has_tier=False)
+
+
+def _has_begun(config: Config) -> bool:
+    """Whether there is a tier; a directory says so itself, and its files say what is wrong."""
+    where = directory_of(config)
+    return not isinstance(where, TierUrl) or has_tier(config, where)
 
 
 async def topics_in(places: Places, topics: Collection[str]) -> Sequence[DeletedTopic]:

@@ -102,6 +102,20 @@ def test_without_a_tier_none_is_begun(plug_ins: str, tmp_path: Path) -> None:
     assert not (tmp_path / "tier").exists()
 
 
+def test_without_a_tier_in_an_object_store_none_is_begun(tmp_path: Path) -> None:
+    where = f"memory://bucket/{tmp_path.name}"
+    places: dict[str, Any] = {
+        "brokerClusterName": "C",
+        "brokerName": "b",
+        "storePathRootDir": tmp_path / "store",
+        "tieredStoreFilePath": where,
+        **FILES,
+    }
+    command("put", "Gone", "one", **places)
+    assert rows(command("delete-topic", "Gone", "--json", **places)) == [("Gone", 1, 0, 0)]
+    assert "no journal" in command("topics", status=1, **places).stderr
+
+
 def test_what_cannot_be_deleted_is_said_and_nothing_is(
     places: dict[str, Any], tmp_path: Path
 ) -> None:
