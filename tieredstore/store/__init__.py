@@ -1,10 +1,10 @@
 """Message stores: over the hot log alone, with a cold tier, and plug-ins around them.
 
-`protocol.py` says what each of them does. `local.py` is the hot log alone, `tiered.py` puts a tier
-below any of them.
+`protocol.py` defines the calls. `local.py` is the hot log alone. `tiered.py` adds a tier to any of
+them.
 
-- Deciding: `levels.py` says who serves a read, `levels.py` what hot log and tier are together,
-  `local.py` what one read of the hot log takes;
-- acting: `tiered_reads.py` asks one side and then the other, `cold_side.py` owns and feeds the
-  tier, `local.py` wakes who waits, `iteration.py` walks through a queue.
+- Decisions: `levels.py` chooses the side that serves a read and joins the bounds of hot log and
+  tier. `local.py` chooses the messages that one read of the hot log returns.
+- Actions: `tiered_reads.py` reads from one side and falls back to the other. `cold_side.py` owns
+  the tier and feeds it. `local.py` wakes waiting readers. `iteration.py` iterates over a queue.
 """

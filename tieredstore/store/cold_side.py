@@ -1,4 +1,4 @@
-"""Cold side of a message store: its owned tier, feed, replayed queues and status."""
+"""Cold side of a message store: its owned tier, feed, continued queues and status."""
 
 import asyncio
 import logging
@@ -62,15 +62,18 @@ from tieredstore.store.levels import Span
 
 LOGGER = logging.getLogger("tieredstore.store")
 CONTINUE_ANSWER_S_MAX = 60.0
-"""Longest wait for the metadata of a tier that is only read, in seconds."""
+"""Longest wait for the metadata of a tier that is opened read-only, in seconds."""
 COMPARED_QUEUES_MAX = 1_000
-"""Queues that a writer which does not own the tier compares all of: some 0.2 ms each."""
+"""Largest number of queues that a writer without ownership of the tier compares in full.
+
+Each costs some 0.2 ms.
+"""
 NAMED_MAX = 4
-"""Queues that a warning names."""
+"""Maximum of queues that a warning names."""
 
 
 class Contradiction(Denied):
-    """Repair the tier, or replace the hot log: the two have different messages at one offset."""
+    """Hot log and tier differ at one offset: repair the tier, or replace the hot log."""
 
 
 async def continue_at_tier(
@@ -83,9 +86,9 @@ async def continue_at_tier(
 ) -> Mapping[QueueId, Queue]:
     """Compare a hot log with its tier, and continue queues that end below the tier at its end.
 
-    Returns the queues that agree with what the tier has published of them. Costs `compare_all`.
-    Cancelling it may leave queues continued, which is durable. Of a log with more queues than
-    `compared_queues` only those are compared that end below the tier; None: all.
+    Returns the queues that agree with the tier's published messages. Costs `compare_all`. If
+    cancelled, some queues may already continue at the tier's end, which is durable. If the log has
+    more queues than `compared_queues`, only those that end below the tier are compared; None: all.
 
     Raises:
         Contradiction: they have different messages at one offset; nothing was changed.
@@ -114,10 +117,11 @@ async def continue_at_tier(
 
 
 async def continue_unowned(config: Config, clock: Clock, log: HotLog) -> None:
-    """`continue_at_tier` for a writer that does not own the configured tier.
+    """Run `continue_at_tier` for a writer that does not own the configured tier.
 
-    If the tier does not answer, or the place is empty or another tier's, a log with messages
-    continues at its own ends, with a warning. The store remembers its broker.
+    If the tier does not answer, or the location is empty or another tier's, a log with messages
+    continues at its own ends, with a warning. The broker's identity is stored in the store
+    directory.
 
     Raises:
         ConfigError: the store is another broker's.
@@ -180,10 +184,10 @@ def _continued_sentence(
 async def _contradiction(
     feed: HotLogFeed, tier: TierView, differing: Mapping[QueueId, QueueOffset]
 ) -> str:
-    """One sentence: queue, offset, both messages, and the command that cures it."""
+    """Describe a contradiction: queue, offset, both messages, and the commands that resolve it."""
     queue = min(differing)
     offset = differing[queue]
-    with suppress(Corrupt, OutOfRange):  # then the offset that was found is named
+    with suppress(Corrupt, OutOfRange):  # then the offset of the comparison is named
         offset = await find_common_end(feed, tier, queue) or offset
     hot, tiered = await _both(feed, tier, queue, offset)
     more = f", and {len(differing) - 1} more queues differ" if len(differing) > 1 else ""
@@ -198,7 +202,7 @@ async def _contradiction(
 async def _both(
     feed: HotLogFeed, tier: TierView, queue: QueueId, offset: QueueOffset
 ) -> Sequence[str]:
-    """The messages of hot log and tier at one offset, in words."""
+    """Describe the messages of hot log and tier at one offset."""
     words: list[str] = []
     for read in (_hot_record, _tiered_record):
         try:
@@ -233,15 +237,15 @@ def _message_words(record: bytes) -> str:
 ResultT = TypeVar("ResultT")
 
 OUTAGE_LOOK_S = 1.0
-"""Seconds between two looks at whether the tier can be written."""
+"""Interval of the polls of whether the tier can be written, in seconds."""
 ANSWER_S_MAX = 30.0
-"""So long a deletion waits for each answer of the tier."""
+"""Longest wait of a deletion for each answer of the tier, in seconds."""
 OpenTier = Callable[[], AbstractAsyncContextManager[Tier]]
-"""Opens a tier as its owner, whose journal is not written yet."""
+"""Function that opens a tier as its owner. Its journal is not written yet."""
 
 
 class ColdSide:
-    """What is open while a store has its tier. `open_cold_side` makes it."""
+    """Open tier of a message store, with its feed, dispatcher and fetcher. See `open_cold_side`."""
 
     def __init__(
         self,
@@ -253,7 +257,7 @@ class ColdSide:
         *,
         agreed: Mapping[QueueId, Queue] | None = None,
     ) -> None:
-        """`agreed`: what the tier has of queues that were compared with the hot log already."""
+        """Begin paused. `agreed`: the tier's state of queues already compared with the hot log."""
         self.feed = feed
         self.tier = tier
         self.fetcher = TieredMessageFetcher(tier, options=config.fetcher, clock=clock)
@@ -275,35 +279,35 @@ class ColdSide:
         self._is_gone = False
         """Whether the tier was removed while its owner lived."""
         self._ends = False
-        """Whether the dispatcher closes: whoever begins to tier now is late."""
+        """Whether the dispatcher is closing, so that `dispatch_forever` starts no more work."""
 
     def __repr__(self) -> str:
         return f"<ColdSide {self.tier!r}>"
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is tiered; so it begins."""
+        """Whether tiering is paused. True at the beginning."""
         return not self._uploads.is_set()
 
     def resume(self) -> None:
-        """Tier what there is and what comes."""
+        """Start or resume tiering of the backlog and of new messages."""
         self._pauses.clear()
         self._uploads.set()
 
     def pause(self) -> None:
-        """Tier no more; what is under way is settled after `resume`, or by the next start."""
+        """Pause tiering. Uploads in progress are settled after `resume`, or by the next start."""
         self._uploads.clear()
         self._pauses.set()
 
     def span(self, queue: QueueId) -> Span | None:
-        """What the tier has of a queue; None if it does not have the queue. No request."""
+        """Return the tier's offsets of a queue; None if it does not have the queue. No request."""
         found = self.tier.container(queue)
         if found is None:
             return None
         return Span(found.min_offset, found.next_offset, found.gaps)
 
     def figures(self) -> dict[str, float]:
-        """Figures of now, by name. O(queues)."""
+        """Return current figures by name. O(queues)."""
         dispatched, fetched = self.dispatcher.statistics(), self.fetcher.statistics()
         return {
             "tier_behind": dispatched.behind,
@@ -319,10 +323,10 @@ class ColdSide:
         }
 
     async def dispatch_forever(self) -> None:
-        """Tier what there is and what comes, while that is wanted.
+        """Tier the backlog and new messages while tiering is not paused. Endless.
 
         Raises:
-            Fenced: someone newer owns the tier.
+            Fenced: a newer owner has the tier.
         """
         while True:
             await self._uploads.wait()
@@ -340,7 +344,7 @@ class ColdSide:
             await self.dispatcher.run()
 
     async def report_outages(self, clock: Clock) -> None:
-        """Log when the tier cannot be written, and when it can again; one look a second."""
+        """Log the begin and the end of each outage of the tier. Polls once a second. Endless."""
         is_out = False
         while True:
             await clock.sleep(OUTAGE_LOOK_S)
@@ -352,7 +356,10 @@ class ColdSide:
             is_out = statistics.outage
 
     async def _is_tier_gone(self) -> bool:
-        """Whether the newest entry of the tier's journal was removed. One request in an outage."""
+        """Whether the newest journal entry of the tier was removed.
+
+        One request, in an outage only.
+        """
         if not self.dispatcher.statistics().outage:
             return False
         try:
@@ -367,8 +374,8 @@ class ColdSide:
         """Report a tier that was removed while its owner lived.
 
         Raises:
-            Unavailable: its journal is not there. Its history may be lost; what the hot log has
-                is tiered again by the next start.
+            Unavailable: its journal does not exist. Its history may be lost. The next start tiers
+                again all messages of the hot log.
         """
         if self._is_gone:
             reason = (
@@ -380,11 +387,11 @@ class ColdSide:
     async def delete_topics(
         self, topics: Collection[str], delete: Callable[[], Awaitable[None]]
     ) -> None:
-        """Delete topics from the tier, and with `delete` from the hot log before.
+        """Delete topics from the hot log with `delete`, then from the tier.
 
-        Tiering rests meanwhile: a batch that was read before would bring messages back. Where it
-        ends half-way, calling it again ends it. Whoever changes the level waits for it, so a tier
-        that does not answer is given up after `ANSWER_S_MAX` for each of its steps.
+        Tiering is paused meanwhile: a batch that was read before would restore messages. After a
+        failure half-way, repeat the call to complete it. Level changes wait for this call, so it
+        gives up if the tier does not answer one of its steps within `ANSWER_S_MAX`.
 
         Raises:
             StoreError: of the hot log, or as `Tier.delete_topic`.
@@ -400,7 +407,7 @@ class ColdSide:
                     await delete()
                 finally:
                     self.dispatcher.forget(topics)
-            for topic in sorted(topics):  # also of those that were begun and never published
+            for topic in sorted(topics):  # also those that were begun and never published
                 await self._answer(
                     self.tier.delete_topic(topic),
                     f"{topic} is deleted from the hot log alone: call it again",
@@ -410,7 +417,7 @@ class ColdSide:
                 self.resume()
 
     async def _settled(self, topics: Collection[str]) -> Sequence[Queue]:
-        """The tier's queues of these topics, once nothing is under way."""
+        """Return the tier's queues of these topics, after uploads in progress are settled."""
         await self._rests.wait()
         known = self.tier.state.queues
         queues = [record for topic in sorted(topics) for record in known.of_topic(topic)]
@@ -419,10 +426,10 @@ class ColdSide:
         return queues
 
     async def _answer(self, asked: Awaitable[ResultT], so_far: str) -> ResultT:
-        """What the tier answers; `so_far` is for the sentence where it does not.
+        """Await an answer of the tier. `so_far` is a part of the error if there is none.
 
         Raises:
-            Unavailable: nothing came within `ANSWER_S_MAX`.
+            Unavailable: no answer within `ANSWER_S_MAX`.
         """
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
@@ -431,7 +438,7 @@ class ColdSide:
             raise Unavailable(f"the tier does not answer; {so_far}", repr(self.tier)) from error
 
     async def tier_now(self) -> None:
-        """Tier what is in the hot log now, however long it takes; no batch waits for its age.
+        """Tier all present messages of the hot log, without a timeout. No batch waits for its age.
 
         Raises:
             StoreError: as `TieredDispatcher.drain`, or the hot log cannot be synced.
@@ -441,14 +448,14 @@ class ColdSide:
         await self.dispatcher.drain()
 
     async def commit_rest(self) -> None:
-        """Tier what is in the hot log now, for at most `tieredStoreShutdownTimeout`.
+        """Tier the present messages of the hot log, for at most `tieredStoreShutdownTimeout`.
 
-        Nothing is raised for what could not be tiered: it stays in the hot log, and the next start
-        goes on with it.
+        Raises nothing for messages that could not be tiered: they stay in the hot log, and the next
+        start tiers them.
         """
         if self.is_paused:
             return
-        with suppress(StoreError):  # closing the log says it
+        with suppress(StoreError):  # closing the log raises the error
             await self._log.flush()
             self.feed.look_at_all()
         self._ends = True
@@ -457,13 +464,13 @@ class ColdSide:
 
 
 class _Counted(Collector):
-    """What is counted while a tier is open: one registry may see it opened again and again."""
+    """Collector of an open tier's metrics. One registry may see the tier opened several times."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
 
     def collect(self) -> Iterable[Metric]:
-        """All that is counted."""
+        """Return all metrics."""
         return self.registry.collect()
 
 
@@ -476,12 +483,12 @@ async def open_configured_tier(
     registry: CollectorRegistry | None = None,
     take_over: bool = False,
 ) -> AsyncGenerator[Tier]:
-    """Take the configured tier for the hot log in `store_dir`, or begin it; see `open_owner`.
+    """Open or create the configured tier of `store_dir` as its owner; see `open_owner`.
 
     Raises:
         ConfigError: no tier is named, or hot log and tier lie inside one another, or the hot log is
-            another broker's, or a tier would be begun under the host's name.
-        Owned: a process that lives owns the tier; nothing was changed.
+            another broker's, or a tier would be created under the host's name.
+        Owned: a living process owns the tier; nothing was changed.
         Denied, Corrupt, Unavailable, Fenced: as `open_owner`.
     """
     where = HotLogOptions(commit_log_path=config.hot.commit_log_path)
@@ -509,7 +516,7 @@ async def open_configured_tier(
 async def open_cold_side(
     config: Config, log: HotLog, open_tier: OpenTier, *, clock: Clock, continues: bool = True
 ) -> AsyncGenerator[ColdSide]:
-    """Own a tier, and tier what `log` has, until the block is left; then what is left is tiered.
+    """Own a tier and feed it from `log` for the block. Tier the rest of the backlog at its end.
 
     Queues that end in `log` below the tier continue at the tier's end; see `continue_at_tier`.
     `continues`: False leaves them as they are, for a block that only deletes topics.
@@ -517,8 +524,8 @@ async def open_cold_side(
     Raises:
         Contradiction: hot log and tier have different messages at one offset.
         Denied, Unavailable: the hot log cannot be read.
-        Fenced: at the end of the block: someone newer took the tier.
-        And what `open_tier` raises.
+        Fenced: at the end of the block: a newer owner took the tier.
+        And the errors of `open_tier`.
     """
     try:
         async with AsyncExitStack() as stack:
@@ -536,7 +543,7 @@ async def open_cold_side(
                 watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
             )
             tasks = [tier.run, watch, cold.dispatch_forever, partial(cold.report_outages, clock)]
-            if config.upkeep.expires:  # nothing may expire before it is known what is kept longer
+            if config.upkeep.expires:  # nothing may expire before longer retentions are known
                 tier.upkeep.topic_hours.update(await topic_hours(log.root))
                 tasks.append(partial(keep_topic_times, log.root, tier, clock))
             await stack.enter_async_context(running(tasks))
@@ -549,10 +556,10 @@ async def open_cold_side(
 
 
 class StoreWatch:
-    """Looks at one tier from when it was opened; its figures stay when the store is closed."""
+    """Statistics of one tier since it was opened. They stay readable after the store is closed."""
 
     def __init__(self, cold: ColdSide, clock: Clock) -> None:
-        """To be made when the tier was opened: what is there then is not new."""
+        """Record the present queues as the baseline. Construct it when the tier was opened."""
         self._cold = cold
         self._clock = clock
         self._before = cold.tier.state.queues.copy()
@@ -561,24 +568,24 @@ class StoreWatch:
         return f"<StoreWatch of {self._cold!r}>"
 
     def statistics(self) -> DispatchStatistics:
-        """How far tiering is, queue by queue, and what fails at present. O(queues)."""
+        """Return progress of tiering by queue, and current failures. O(queues)."""
         return self._cold.dispatcher.statistics()
 
     def topics(self) -> list[TopicSummary]:
-        """What the tier holds and what was added to it, topic by topic. O(queues)."""
+        """Return the tier's content and its growth by topic. O(queues)."""
         now = self._cold.tier.state.queues
         return summarize(self._before, now, self.statistics().queues)
 
     def losses(self) -> list[Loss]:
-        """Messages that were found to be lost since. O(queues and gaps)."""
+        """Return messages found to be lost since the baseline. O(queues and gaps)."""
         return new_losses(self._before, self._cold.tier.state.queues)
 
     def troubles(self) -> Sequence[str]:
-        """Parts of the hot log that cannot be read now."""
+        """Return the parts of the hot log that cannot be read now."""
         return self._cold.feed.statistics.troubles
 
     def look(self) -> Look:
-        """What the reporter tells of. A new tier's first topics are no stranger's."""
+        """Return the input of the reporter, with the topics of the baseline."""
         cold = self._cold
         return Look(
             self.statistics(),
@@ -589,7 +596,7 @@ class StoreWatch:
         )
 
     def moment(self) -> Moment:
-        """What the metrics page shows. O(queues)."""
+        """Return the values of the metrics page. O(queues)."""
         tier = self._cold.tier
         return Moment(
             now_ms=self._clock.now_ms(),

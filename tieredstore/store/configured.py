@@ -1,4 +1,4 @@
-"""The store of a configuration: hot log, plug-ins and tier, as all open it that configure one."""
+"""Construction of the configured store: hot log, plug-ins and tier."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ from tieredstore.store.plugins import OURS, PluginContext, StoreLayers, build_la
 
 
 def read_limits(config: Config) -> ReadLimits:
-    """How much one read of the hot log returns."""
+    """Return the limits of one read of the hot log."""
     return build(ReadLimits, config.settings)
 
 
@@ -31,18 +31,18 @@ def plan_store(
     retention: RetentionOptions | None = None,
     limits: ReadLimits | None = None,
 ) -> tuple[PluginContext, StoreLayers]:
-    """Make the store that `config` describes. Opens nothing; imports plug-ins, which blocks.
+    """Build the store that `config` describes. Opens nothing. Imports plug-ins, which blocks.
 
     Args:
-        config: what is configured; names at least the store directory.
-        clock: what all layers ask for the time.
-        take_over: take the tier from an owner that lives, too.
-        tiers: False leaves the store out that tiers, so that no tier need be there.
-        level: what is read from the tier; None: as configured, as for those that follow.
+        config: names at least the store directory.
+        clock: source of the time of all layers.
+        take_over: take the tier over from a living owner.
+        tiers: False leaves out the store that tiers, so that no tier is needed.
+        level: level of reads from the tier; None: as configured, like the arguments below.
         continues: False leaves queues that end in the hot log below the tier as they are.
-        hot: how the hot log is written.
-        retention: how long the hot log keeps what the tier has.
-        limits: how much one read of the hot log returns.
+        hot: options of writing the hot log.
+        retention: retention of tiered messages in the hot log.
+        limits: limits of one read of the hot log.
 
     Raises:
         ConfigError: the store is not named, a setting is wrong, or a plug-in fails.
@@ -64,7 +64,7 @@ def plan_store(
     )
     local.refuse_topics(own_topics(config.cluster, config.broker))
     if not tiers and not set(OURS).isdisjoint(config.plug_ins):
-        local.hold_back(lambda _: 0)  # nobody knows what the tier lacks
+        local.hold_back(lambda _: 0)  # the tier's backlog is unknown
     context = PluginContext(config, local, clock, take_over, level, continues)
     names = [name for name in config.plug_ins if tiers or name not in OURS]
     layers = build_layers(context, names)
@@ -74,10 +74,10 @@ def plan_store(
 
 
 def _refuse_what_is_only_read(config: Config) -> None:
-    """Refuse settings of a broker's store that can be followed and are not written here.
+    """Refuse settings of broker stores that can be followed but are not written here.
 
     Raises:
-        ConfigError: says which.
+        ConfigError: names the setting.
     """
     settings = config.settings
     if settings["enableDLegerCommitLog"].value:

@@ -1,4 +1,4 @@
-"""A store around another one that changes nothing: the base of plug-ins."""
+"""Message store that forwards all calls to another one: the base of plug-ins."""
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -20,14 +20,14 @@ from tieredstore.store.protocol import (
 
 
 class ForwardingMessageStore:
-    """Hands every call of `MessageStore` to `inner`. A subclass overrides those that it changes.
+    """Forwards every call of `MessageStore` to `inner`. A subclass overrides the calls it changes.
 
-    A call costs one more function call. Arguments, results, errors and cancelling are those of
+    Each call costs one more function call. Arguments, results, errors and cancelling are those of
     `inner`. A subclass that has something to open and close overrides `start` and `stop`.
     """
 
     def __init__(self, inner: MessageStore) -> None:
-        """Nothing is opened yet; `inner` belongs to this store from now on."""
+        """Keep `inner`, which belongs to this store from now on. Opens nothing."""
         self._inner = inner
         self._stack: AsyncExitStack | None = None
 
@@ -36,20 +36,20 @@ class ForwardingMessageStore:
 
     @property
     def inner(self) -> MessageStore:
-        """The store that this one is around."""
+        """Wrapped store."""
         return self._inner
 
     async def start(self) -> None:
-        """Open what this store has of its own. `inner` is open already.
+        """Open the resources of this store. `inner` is open already.
 
         A failure closes `inner` again, and `stop` is not called.
         """
 
     async def stop(self) -> None:
-        """Close it. `inner` is still open, and is closed afterwards, whatever is raised here."""
+        """Close the resources of this store. `inner` is closed afterwards, even if this raises."""
 
     async def __aenter__(self) -> Self:
-        """Open `inner`, then `start`. A failure, or cancelling, leaves nothing open.
+        """Open `inner`, then call `start`. A failure, or cancelling, leaves nothing open.
 
         Raises:
             RuntimeError: it is open already.
@@ -69,7 +69,7 @@ class ForwardingMessageStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """`stop`, then close `inner`. Nothing happens if it is not open."""
+        """Call `stop`, then close `inner`. Does nothing if the store is not open."""
         stack, self._stack = self._stack, None
         if stack is not None:
             await stack.__aexit__(kind, error, trace)

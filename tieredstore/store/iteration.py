@@ -1,4 +1,4 @@
-"""Every message of a queue, one after the other, of any message store."""
+"""Iteration over a queue of any message store."""
 
 from collections.abc import AsyncGenerator
 
@@ -8,9 +8,9 @@ from provider.errors import Unavailable
 from tieredstore.store.protocol import GetMessageResult, MessageStore
 
 MESSAGES_AT_ONCE = 256
-"""Messages that are asked for at once; a store may give fewer."""
+"""Messages of one read. A store may return fewer."""
 WAIT_S = 3600.0
-"""Seconds of one wait for a message; then the store is asked once more, and the wait goes on."""
+"""Longest single wait for a message, in seconds. After it the store is read again."""
 
 _PASSED_OVER = (FetchStatus.OFFSET_FOUND_NULL, FetchStatus.MESSAGE_WAS_REMOVING)
 
@@ -18,13 +18,14 @@ _PASSED_OVER = (FetchStatus.OFFSET_FOUND_NULL, FetchStatus.MESSAGE_WAS_REMOVING)
 async def messages_of(
     store: MessageStore, group: str, topic: str, queue_id: int, start: int
 ) -> AsyncGenerator[StoredMessage, None]:
-    """Every message of a queue from `start` on, and those that come, until it is left.
+    """Yield every message of a queue from `start` on, then new ones as they arrive. Endless.
 
-    Each is given once and in order, whatever serves it. What was deleted or lost is passed over;
-    a start above the end waits until the queue has come there. Reads by `store.get_message`.
+    Yields each message once and in order, whichever side serves it. Deleted or lost messages are
+    skipped. A start above the end waits until the queue has reached it. Reads by
+    `store.get_message`.
 
     Raises:
-        StoreError: as `MessageStore.get_message`; no message is passed over then.
+        StoreError: as `MessageStore.get_message`; no message is skipped then.
     """
     offset = start
     while True:
@@ -46,7 +47,7 @@ async def messages_of(
 async def refuse_missing(
     store: MessageStore, topic: str, queue_id: int, offset: int, result: GetMessageResult
 ) -> None:
-    """Check that a read that passed over messages did not miss some of the hot log.
+    """Check that a read that skipped messages did not miss some of the hot log.
 
     Raises:
         Unavailable: the message at `offset` should be in the hot log, but a file is missing.

@@ -15,12 +15,12 @@ from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.protocol import MessageStore
 
 TOPICS_MAX = 64
-"""Topics that are remembered."""
+"""Maximum of cached topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """An answer, and what it was true of."""
+    """Cached spans, and the tier state and hot log revision for which they hold."""
 
     state: TierState
     sequence: int
@@ -31,7 +31,7 @@ class _Known:
 class Untiered:
     """Offsets that the tier lacks and the hot log may have, by topic.
 
-    Offsets from the tier's end on, those below the tier's first offset, and those in its gaps.
+    They are the offsets from the tier's end on, those below the tier's first offset, and its gaps.
     """
 
     def __init__(self, inner: MessageStore) -> None:
@@ -42,10 +42,10 @@ class Untiered:
         return f"<Untiered of {self._inner!r}: {len(self._known)} topics>"
 
     async def spans(self, topic: str, cold: ColdSide) -> Mapping[int, Sequence[Span]]:
-        """Offsets that the tier lacks, by queue of the hot log; none for a queue that it has whole.
+        """Return the offsets that the tier lacks, by queue. Queues without any are omitted.
 
-        O(1) where nothing was put or tiered since the last call; else O(queues), some 0.3 us each
-        where nothing is wrapped around the hot log, which is then asked itself.
+        O(1) if nothing was put or tiered since the last call. Else O(queues), some 0.3 us each
+        without plug-ins around the hot log.
         """
         inner, state = self._inner, cold.tier.state
         if not isinstance(inner, LocalMessageStore):
@@ -81,7 +81,7 @@ class Untiered:
 
 
 def _lacking(state: TierState, queue: QueueId, end: int) -> Sequence[Span]:
-    """Offsets below the hot log's `end` that the tier lacks."""
+    """Return the offsets below the hot log's `end` that the tier lacks."""
     record = state.queues.get(queue)
     if record is None:
         return without([(0, end)], ())
@@ -94,10 +94,10 @@ _ALL: Sequence[Span] = ((0, 1 << 62),)
 
 
 class JoinedQuery:
-    """The messages of both sides with a key, each once. Used for one query.
+    """Key query over both sides, each message once. Used for one query.
 
-    The hot log is scanned for the offsets that the tier lacks. Where the tier fails or is damaged,
-    the rest of the hot log is scanned, too, and the answer is incomplete.
+    The hot log is scanned for the offsets that the tier lacks. If the tier fails or is damaged, the
+    rest of the hot log is scanned, too, and the result is incomplete.
     """
 
     def __init__(
@@ -116,13 +116,13 @@ class JoinedQuery:
         return f"<JoinedQuery {self._query}>"
 
     async def answer(self, find: Callable[[], Awaitable[QueryResult]]) -> QueryResult:
-        """Scan the hot log, then await `find`, the answer of the tier.
+        """Scan the hot log, then await `find`, the result of the tier.
 
         Raises:
             StoreError: both sides fail.
         """
         failed: StoreError | None = None
-        try:  # The hot log first: what it deletes meanwhile is in the tier before it is asked.
+        try:  # Hot log first: messages that it deletes meanwhile are in the tier's later result.
             await self._scan(await self._untiered.spans(self._query.topic, self._cold))
         except ANSWERS_ELSEWHERE as error:
             failed = error
@@ -148,7 +148,7 @@ class JoinedQuery:
         return QueryResult(messages, is_complete, self._unsearched, tuple(self._damage))
 
     async def _recheck(self, *, is_damaged: bool) -> None:
-        """Scan what the tier dropped while it was asked; all of the hot log if it is damaged."""
+        """Scan messages that the tier dropped meanwhile; all of the hot log if it is damaged."""
         topic = self._query.topic
         try:
             await self._scan(await self._untiered.spans(topic, self._cold))
@@ -167,7 +167,7 @@ class JoinedQuery:
             self._unsearched += count(without(readable(record), [hot]))
 
     async def _scan(self, spans: Mapping[int, Sequence[Span]]) -> None:
-        """Scan the hot log within `spans`, but for what was scanned already."""
+        """Scan the hot log within `spans`, without offsets scanned before."""
         rest: dict[int, Sequence[Span]] = {}
         for queue_id, some in spans.items():
             before = self._scanned.get(queue_id, ())

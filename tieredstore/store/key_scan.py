@@ -1,4 +1,4 @@
-"""Messages with a key, found by reading: for those that no index has."""
+"""Key queries by scanning messages, for messages without an index."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from tieredstore.store.iteration import refuse_missing
 from tieredstore.store.protocol import MessageStore
 
 WINDOW_MESSAGES = 256
-"""Messages of one queue that are read before those before them, where the newest come first."""
+"""Messages of one window of a queue. With newest first, later windows are read first."""
 UNLIKELY_BYTES_MAX = 16 << 20
-"""Bytes of records that are read of those before the time that is asked for."""
+"""Limit of bytes read of messages before the start of the requested time."""
 DAMAGE_MAX = 100
-"""Damaged messages that a scan reports one by one."""
+"""Limit of damaged messages that a scan reports one by one."""
 _Window = tuple[int, int, int]
-"""A queue, and the offsets `[first, last)` of it."""
+"""Queue id, and the offsets `[first, last)` of a window."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Scan:
     """Result of a scan, besides the messages."""
 
     unsearched: int = 0
-    """Messages that were not read: the limit was met, or they are damaged."""
+    """Unread and damaged messages of a scan."""
     damage: list[StoreError] = field(default_factory=list[StoreError])
     """Errors of the messages that cannot be read, at most `DAMAGE_MAX`."""
 
@@ -51,15 +51,15 @@ async def scan_for_key(
     spans: Mapping[int, Sequence[Span]] | None = None,
     bytes_max: int = SCAN_BYTES_MAX,
 ) -> Scan:
-    """Scan the messages of a topic that were stored within the time asked for.
+    """Scan the messages of a topic that were stored within the requested time.
 
-    Reads them all, but no more than `bytes_max` bytes; the newest or the oldest first, by queue.
-    Last come those before the place where `begin_ms` is passed, for a clock may have been set
-    back: the nearest ones, `UNLIKELY_BYTES_MAX` at most. Neither the others nor damage there are
-    reported. A message that cannot be read is passed over.
+    Reads at most `bytes_max` bytes, the newest or the oldest messages of each queue first. Messages
+    before the offset of `begin_ms` come last, for a clock may have been set back: the nearest ones,
+    at most `UNLIKELY_BYTES_MAX`. The rest of them and damage among them are not reported. A message
+    that cannot be read is skipped.
 
     Args:
-        store: where to read.
+        store: the store to read.
         query: the key and the time.
         found: receives the messages with the key.
         spans: offsets to scan, by queue, in order; None: all queues of the topic.
@@ -109,7 +109,7 @@ async def query_by_scan(store: MessageStore, query: KeyQuery) -> QueryResult:
 
 
 async def _begin(store: MessageStore, query: KeyQuery, queue_id: int, first: int) -> int:
-    """The first offset of a queue that is stored at `begin_ms` or later."""
+    """Return the first offset of a queue that is stored at `begin_ms` or later."""
     try:
         found = await store.offset_by_time(query.topic, queue_id, query.begin_ms, Boundary.LOWER)
     except (Corrupt, Unavailable):
@@ -118,7 +118,7 @@ async def _begin(store: MessageStore, query: KeyQuery, queue_id: int, first: int
 
 
 def _windows(queue_id: int, spans: Sequence[Span], *, newest_first: bool) -> Iterator[_Window]:
-    """The messages of a queue in the order in which they are read, `WINDOW_MESSAGES` at once."""
+    """Yield the windows of a queue in the order of reading, of at most `WINDOW_MESSAGES` each."""
     for first, end in reversed(spans) if newest_first else spans:
         begins = range(first, end, WINDOW_MESSAGES)
         for at in reversed(begins) if newest_first else begins:
@@ -128,7 +128,7 @@ def _windows(queue_id: int, spans: Sequence[Span], *, newest_first: bool) -> Ite
 async def _scan_window(
     store: MessageStore, query: KeyQuery, found: Found, window: _Window, scan: Scan
 ) -> int:
-    """Scan the messages of a queue from one offset up to another; returns the bytes read."""
+    """Scan the messages of one window. Return the bytes read."""
     queue_id, first, last = window
     size, at = 0, first
     while at < last:

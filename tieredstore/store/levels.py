@@ -12,20 +12,23 @@ from tieredstore.store.protocol import GetMessageResult
 
 
 class Level(IntEnum):
-    """`tieredStorageLevel`: how much is read from the tier. Each includes those before it."""
+    """Read policy `tieredStorageLevel`: the messages that are read from the tier.
+
+    Each level includes those of lower number.
+    """
 
     DISABLE = 0
-    """Nothing, and nothing is tiered either. What is not in the tier yet stays in the hot log."""
+    """No reads from the tier, no tiering. Messages that are not tiered yet stay in the hot log."""
     NOT_IN_DISK = 1
-    """What the hot log does not have any more."""
+    """Messages that the hot log no longer has."""
     NOT_IN_MEM = 2
-    """What is not in memory: the tier, not the disk of the hot log, serves those who are behind."""
+    """Messages that are not in memory: lagging consumers read from the tier, not from the disk."""
     FORCE = 3
-    """All that the tier has; the hot log serves what is newer."""
+    """All messages that the tier has. The hot log serves the newer ones."""
 
     @classmethod
     def of(cls, level: "Level | str | int") -> Self:
-        """A level by its name or number, such as `NOT_IN_DISK`, 1 or "1".
+        """Return a level by its name or number, such as `NOT_IN_DISK`, 1 or "1".
 
         Raises:
             ValueError: there is no such level.
@@ -39,7 +42,7 @@ class Level(IntEnum):
 
 
 class Source(Enum):
-    """Who serves a read, or what must be known to tell."""
+    """Side that serves a read, or the fact that is needed to decide."""
 
     HOT = "hot log"
     TIER = "tier"
@@ -56,10 +59,12 @@ def who_serves(  # noqa: PLR0911 - a return for each row of the table
     in_store: bool | None = None,
     in_memory: bool | None = None,
 ) -> Source:
-    """RocketMQ's read policy (`TieredMessageStore.fetchFromCurrentStore`), row by row. Pure.
+    """Apply RocketMQ's read policy (`TieredMessageStore.fetchFromCurrentStore`). Pure.
+
+    One branch for each row of its table.
 
     Args:
-        level: the level now.
+        level: the current level.
         offset: the first message that is wanted.
         commit_offset: the tier's commit offset of the queue; None if the tier does not have it.
         is_filtered: whether the topic is never tiered.
@@ -67,7 +72,8 @@ def who_serves(  # noqa: PLR0911 - a return for each row of the table
         in_memory: whether its pages are resident; None: not asked yet.
 
     Returns:
-        Who serves, or which of the two must be asked first: both cost something.
+        The side that serves, or the question to answer first. Both questions cost I/O or a system
+        call.
     """
     if is_filtered:
         return Source.HOT
@@ -87,12 +93,12 @@ def who_serves(  # noqa: PLR0911 - a return for each row of the table
 
 
 ANSWERS_ELSEWHERE = (Unavailable, Corrupt, Denied, OutOfRange)
-"""Errors of one side after which the other one is asked."""
+"""Errors of one side after which the read falls back to the other side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The messages of a queue that one of the two has: `[first, end)` without the gaps."""
+    """Offsets of a queue that one side has: `[first, end)` without the gaps."""
 
     first: int
     end: int
@@ -103,7 +109,7 @@ class Span:
         return self.next_from(offset) == offset
 
     def next_from(self, offset: int) -> int | None:
-        """The first message at or after `offset`; None if there is none."""
+        """Return the first offset at or after `offset` that is there; None if there is none."""
         at = max(offset, self.first)
         for gap in self.gaps:
             if gap.start <= at < gap.end:
@@ -113,7 +119,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class JoinedQueue:
-    """One queue at one moment; None for the side that does not have it."""
+    """Offsets of one queue on both sides at one moment. None for a side without the queue."""
 
     hot: Span | None
     tier: Span | None
@@ -125,28 +131,28 @@ class JoinedQueue:
 
     @property
     def min_offset(self) -> int:
-        """The first message that can be read, wherever it lies; the end if there is none."""
+        """First readable offset of either side; the end if there is none."""
         return min((span.first for span in self._filled()), default=self.max_offset)
 
     @property
     def max_offset(self) -> int:
-        """The offset after the last message: the hot log's, unless the tier knows more."""
+        """Offset after the last message: the hot log's, or the tier's if that is higher."""
         return max((span.end for span in (self.hot, self.tier) if span is not None), default=0)
 
     def hot_spans(self, offset: int) -> bool:
-        """Whether the hot log has messages at or below `offset`, and above it."""
+        """Whether `offset` lies within the hot log's span of the queue."""
         return self.hot is not None and self.hot.has(offset)
 
     def next_from(self, offset: int) -> int | None:
-        """The first message at or after `offset` that any side has; None if there is none."""
+        """Return the first offset at or after `offset` that any side has; None if there is none."""
         found = [at for span in self._filled() if (at := span.next_from(offset)) is not None]
         return min(found, default=None)
 
     def absent(self, offset: int) -> GetMessageResult:
-        """What a read at `offset` is told that no side can serve, as RocketMQ's table says it.
+        """Return the result of a read at an `offset` that no side can serve. Pure.
 
-        Where messages in between were lost the status is OFFSET_FOUND_NULL, and the next offset is
-        that of the first one after them.
+        Status and next offset follow RocketMQ's table. For lost messages between others the status
+        is OFFSET_FOUND_NULL, and the next offset is that of the first message after them.
         """
         first, end = self.min_offset, self.max_offset
         if not self.is_known:

@@ -1,4 +1,4 @@
-"""Hot log alone as a message store, after RocketMQ's DefaultMessageStore."""
+"""Message store over the hot log alone, after RocketMQ's DefaultMessageStore."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ from tieredstore.store.topic_deletion import deletable, unused
 
 
 class Arrivals:
-    """Waiters by queue. A new message costs O(those who wait for its queue)."""
+    """Waiting readers by queue. A new message costs O(waiters of its queue)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -51,11 +51,11 @@ class Arrivals:
         return f"<Arrivals: {len(self)} waiting>"
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of waiters."""
         return sum(map(len, self._waiters.values()))
 
     def told(self, ends: Mapping[QueueId, int]) -> None:
-        """Wake those whose message is there; `ends` has the new ends of queues."""
+        """Wake the waiters whose message has arrived. `ends` has the new ends of queues."""
         if not self._waiters:
             return
         for queue, end in ends.items():
@@ -64,14 +64,16 @@ class Arrivals:
                 arrived.set()
 
     def close(self) -> None:
-        """Wake all; they raise Closed."""
+        """Wake all waiters. Their `wait` raises Closed."""
         self._closed = True
         for waiters in self._waiters.values():
             for arrived in waiters:
                 arrived.set()
 
     async def wait(self, queue: QueueId, offset: int, seconds: float) -> bool:
-        """Wait until `told` said that `queue` ends above `offset`; False after `seconds`.
+        """Wait until `told` reports that `queue` ends above `offset`. False after `seconds`.
+
+        Cancelling removes the waiter.
 
         Raises:
             Closed: `close` was called.
@@ -91,13 +93,13 @@ class Arrivals:
 
 
 EXAMINED_BYTES_MIN = 16_000
-"""Bytes of ConsumeQueue units that a read with a subscription looks at, at least."""
+"""Minimum of ConsumeQueue units that a read with a subscription examines, in bytes."""
 _LOW_32_BITS = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """How much one read returns at most, besides what its caller asks; the first always fits.
+    """Limits of one read, besides those of its caller. The first message always fits.
 
     A message counts as in memory by RocketMQ's estimate: it is among the newest bytes of the
     CommitLog, up to `memory_share` of the memory's size.
@@ -126,7 +128,7 @@ class ReadLimits:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one read wants."""
+    """Limits and filter of one read."""
 
     messages_max: int
     bytes_max: int | None
@@ -135,14 +137,14 @@ class Wish:
 
     @property
     def examined_max(self) -> int:
-        """Units that are looked at."""
+        """Maximum of units to examine."""
         if self.subscription is None:
             return self.messages_max
         return max(EXAMINED_BYTES_MIN // UNIT_BYTES, self.messages_max)
 
 
 def status_by_bounds(offset: int, bounds: Bounds) -> tuple[FetchStatus, int] | None:
-    """What the bounds of a queue say of an offset, with the next one; None: go and read."""
+    """Return status and next offset if the bounds of a queue decide them; None: read."""
     if bounds.max_offset == 0:
         return FetchStatus.NO_MESSAGE_IN_QUEUE, 0
     if offset < bounds.min_offset:
@@ -157,10 +159,11 @@ def status_by_bounds(offset: int, bounds: Bounds) -> tuple[FetchStatus, int] | N
 def choose_units(
     units: Sequence[ConsumeQueueUnit], offset: int, wish: Wish, *, least: int, end: int
 ) -> Picks:
-    """Which of the units from `offset` on a read takes, of a CommitLog `[least, end)`.
+    """Choose the units from `offset` on that a read returns, of a CommitLog `[least, end)`. Pure.
 
-    A message with another tags code is passed over. The read ends before a message whose record is
-    gone; where that is the first one, it takes none, and goes on after those that are gone.
+    A message with another tags code is skipped. The read ends before a message whose record was
+    deleted. If that is the first one, the read returns none and continues after the deleted
+    records.
     """
     taken: list[int] = []
     size = 0
@@ -187,7 +190,7 @@ def _is_gone(unit: ConsumeQueueUnit, least: int) -> bool:
 
 
 def _is_full(count: int, size: int, position: int, end: int, wish: Wish) -> bool:
-    """Whether a further message, with which there are `size` bytes, is too much."""
+    """Whether one more message, with which there are `size` bytes, exceeds a limit."""
     limits = wish.limits
     if count >= wish.messages_max or (wish.bytes_max is not None and size > wish.bytes_max):
         return True
@@ -197,7 +200,7 @@ def _is_full(count: int, size: int, position: int, end: int, wish: Wish) -> bool
 
 
 def status_of(picks: Picks, found: int) -> FetchStatus:
-    """What a read of `found` messages is called."""
+    """Return the status of a read of `found` messages."""
     if found:
         return FetchStatus.FOUND
     if picks.is_removing and not picks.indices:
@@ -207,19 +210,19 @@ def status_of(picks: Picks, found: int) -> FetchStatus:
 
 LOGGER = logging.getLogger("tieredstore.store")
 TRIM_INTERVAL_S = 10.0
-"""RocketMQ's `cleanResourceInterval`."""
+"""RocketMQ's `cleanResourceInterval`, in seconds."""
 HOURS_MAX = 999_999_999
-"""Most hours that a topic is kept for; RocketMQ's attribute has nine digits."""
+"""Longest retention of a topic, in hours. RocketMQ's attribute has nine digits."""
 TRIES = 3
-"""Reads of which the messages were deleted while they were read."""
+"""Attempts of a read whose messages are deleted while it runs."""
 
 
 class LocalMessageStore:
-    """A store directory of our own as a `MessageStore`. Use it as `async with store:`.
+    """Store directory in RocketMQ's format as a `MessageStore`. Use it as `async with store:`.
 
-    Files that are older than `retention` says are deleted every `trim_interval_s` seconds; a store
-    around this one may hold them back (`hold_back`). A directory with a tier keeps all of them,
-    unless a store that tiers is around this one. Calls are made on the loop that opened it.
+    Files older than `retention` allows are deleted every `trim_interval_s` seconds. A store around
+    this one may hold them back (`hold_back`). A directory with a tier keeps all its files, unless a
+    store that tiers is around this one. Call it on the event loop that opened it only.
     """
 
     def __init__(
@@ -232,7 +235,7 @@ class LocalMessageStore:
         trim_interval_s: float = TRIM_INTERVAL_S,
         clock: Clock | None = None,
     ) -> None:
-        """Nothing is read or written before the block is entered."""
+        """Keep the arguments. I/O begins when the block is entered."""
         if trim_interval_s <= 0:
             raise ValueError(f"trim_interval_s is {trim_interval_s}, not above 0")
         self.root = root
@@ -243,7 +246,7 @@ class LocalMessageStore:
         self._clock = clock or SystemClock()
         self._holds_back: HoldsBack | None = None
         self._waits_for_tier = False
-        """Whether the store has a tier that this process does not tier into."""
+        """Whether the store has a tier that this process does not feed."""
         self._before_use: Callable[[HotLog], Awaitable[None]] | None = None
         self._stack: AsyncExitStack | None = None
         self._log: HotLog | None = None
@@ -256,10 +259,10 @@ class LocalMessageStore:
         return f"<LocalMessageStore {self._log or self.root}>"
 
     async def __aenter__(self) -> Self:
-        """Open the directory, or begin one; see `open_hot_log`.
+        """Open or create the directory; see `open_hot_log`.
 
         Raises:
-            InUse: another process writes it, or this one does.
+            InUse: another process writes it, or another store of this process.
             Denied, Corrupt, Unavailable: as `open_hot_log`.
             RuntimeError: it is open already.
         """
@@ -287,7 +290,7 @@ class LocalMessageStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Make what was put durable and close.
+        """Make accepted messages durable and close.
 
         Raises:
             Unavailable: not all is durable; the next start recovers as after a crash.
@@ -302,7 +305,7 @@ class LocalMessageStore:
 
     @property
     def log(self) -> HotLog:
-        """The hot log below: what the tier is fed from.
+        """Hot log of this store: the source that the tier is fed from.
 
         Raises:
             Closed: it is not open.
@@ -312,16 +315,16 @@ class LocalMessageStore:
         return self._log
 
     def hold_back(self, holds_back: HoldsBack) -> None:
-        """Say from which offset of a queue on nothing may be deleted; see `HotLog.trim`."""
+        """Set the callback that limits deletion from each queue; see `HotLog.trim`."""
         self._holds_back = holds_back
 
     def refuse_topics(self, topics: Collection[str]) -> None:
-        """Take no messages of these topics, from the next time on that the store is opened."""
+        """Reject messages of these topics. Effective when the store is opened next."""
         taken = self._options.own_topics.union(topics)
         self._options = replace(self._options, own_topics=taken)
 
     def before_use(self, prepare: Callable[[HotLog], Awaitable[None]] | None) -> None:
-        """Await `prepare` with the log when the store is opened, before a message is taken."""
+        """Set a callback that opening awaits with the log, before any message is accepted."""
         self._before_use = prepare
 
     async def put_message(self, message: NewMessage) -> Appended:
@@ -345,10 +348,10 @@ class LocalMessageStore:
         subscription: str | None = None,
         bytes_max: int | None = None,
     ) -> GetMessageResult:
-        """Read from `offset` on; statuses and next offsets are RocketMQ's.
+        """Read from `offset` on. Statuses and next offsets are RocketMQ's.
 
-        One hop to a thread; units first, then the records that are wanted, each verified. A
-        subscription is decided by the tags codes of units, then by the tags as texts.
+        Takes one hop to a thread: it reads units, then the wanted records, and verifies each. A
+        subscription is matched against the tags codes of units, then against the tags as texts.
 
         Raises:
             Unavailable, Denied: the files cannot be read; this is never "no message".
@@ -357,7 +360,7 @@ class LocalMessageStore:
             ValueError: an argument has another type, `messages_max` is not positive, `bytes_max` is
                 negative, or the subscription has no tag or is SQL92.
         """
-        del group  # the page cache reads ahead for all
+        del group  # the page cache reads ahead for all groups
         refuse_bounds(offset, messages_max, bytes_max)
         log, queue = self.log, named_queue(topic, queue_id)
         wish = Wish(messages_max, bytes_max, parse_subscription(subscription), self._limits)
@@ -373,8 +376,8 @@ class LocalMessageStore:
             except OutOfRange:
                 continue  # deleted meanwhile: the bounds have changed
             if (found is None or found[0].is_removing) and await log.bounds(queue) != bounds:
-                continue  # likewise; what is deleted here may be in a tier
-            if found is None:  # no ConsumeQueue file has it
+                continue  # likewise; a tier may have the deleted messages
+            if found is None:  # no ConsumeQueue file has the offset
                 following = min(log.next_file_offset(offset), bounds.max_offset)
                 return GetMessageResult(FetchStatus.OFFSET_FOUND_NULL, following, *bounds)
             picks, messages = found
@@ -401,11 +404,11 @@ class LocalMessageStore:
         return picks, messages
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
-        """First offset that can be read; 0 for a queue that is not there."""
+        """Return the first readable offset; 0 for a queue that does not exist."""
         return (await self.log.bounds(named_queue(topic, queue_id))).min_offset
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
-        """The offset after the last message; 0 for a queue that is not there."""
+        """Return the offset after the last message; 0 for a queue that does not exist."""
         return self.log.end_offset(named_queue(topic, queue_id))
 
     async def offset_by_time(
@@ -416,18 +419,18 @@ class LocalMessageStore:
         boundary: Boundary = Boundary.LOWER,
         rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
-        """The offset that a moment stands for, by RocketMQ's rules; see `HotLog.offset_by_time`.
+        """Return the offset for a time, by RocketMQ's rules; see `HotLog.offset_by_time`.
 
-        LOWER: the first message stored then or later, or the queue's end. UPPER: the last one
+        LOWER: the first message stored then or later, or the queue's end. UPPER: the last message
         stored then or earlier, or the queue's first offset; `rules` change it. 0 for a queue that
-        is not there. A boundary or rules may be a text, such as "UPPER". Errors as `get_message`.
+        does not exist. A boundary or rules may be a text, such as "UPPER". Errors as `get_message`.
         """
         queue = named_queue(topic, queue_id)
         moment_ms = whole_number("timestamp_ms", timestamp_ms)
         return await self.log.offset_by_time(queue, moment_ms, Boundary(boundary), TimeRules(rules))
 
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
-        """Store time of the first message that can be read; None if there is none.
+        """Return the store time of the first readable message; None if there is none.
 
         Raises:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
@@ -442,7 +445,7 @@ class LocalMessageStore:
         raise Unavailable("messages are deleted faster than they are read", topic)
 
     async def message_store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Store time of one message; None if it is not there.
+        """Return the store time of one message; None if it does not exist.
 
         Raises:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
@@ -464,10 +467,10 @@ class LocalMessageStore:
         end_ms: int = END_OF_TIME_MS,
         newest_first: bool = True,
     ) -> QueryResult:
-        """Messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`, each once.
+        """Find messages by key (`KEYS`, `UNIQ_KEY`), stored in `[begin_ms, end_ms]`, each once.
 
-        There is no index: the topic's messages of that time are read, up to 256 MiB of them. A
-        damaged message is passed over, and the result is incomplete.
+        There is no index: the call reads up to 256 MiB of the topic's messages of that time. A
+        damaged message is skipped, and the result is incomplete.
 
         Raises:
             Unavailable, Denied, Closed: as `get_message`.
@@ -487,15 +490,16 @@ class LocalMessageStore:
     async def is_in_store(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether the message at `offset` can be read here.
 
-        RocketMQ says yes to every offset while nothing was deleted; here only to those there are.
+        RocketMQ returns true for any offset until files are deleted. This store returns true for
+        existing offsets only.
         """
         first, end = await self.log.bounds(named_queue(topic, queue_id))
         return first <= offset < end
 
     async def is_in_memory(self, topic: str, queue_id: int, offset: int, messages: int = 1) -> bool:
-        """Whether the pages of these messages are resident (`mincore`); no if the first is away.
+        """Whether these messages' pages are resident (`mincore`); False if the first is missing.
 
-        Of fewer messages than asked for, those that are there count. See `log/files.py`.
+        If fewer messages exist than asked for, the existing ones count. See `log/files.py`.
 
         Raises:
             Unavailable, Denied, Closed: as `get_message`.
@@ -510,9 +514,9 @@ class LocalMessageStore:
     async def wait_for_message(
         self, topic: str, queue_id: int, offset: int, timeout_s: float
     ) -> bool:
-        """Wait until the queue has come to `offset`; False after the timeout. Nothing is polled.
+        """Wait, without polling, for a message at `offset`. False after the timeout.
 
-        True at once where there are messages above `offset`, even if it was deleted itself.
+        True at once if there are messages above `offset`, even if the message itself was deleted.
 
         Raises:
             Closed: the store is not open, or was closed meanwhile.
@@ -525,7 +529,7 @@ class LocalMessageStore:
     def messages(
         self, group: str, topic: str, queue_id: int, start: int = 0
     ) -> AsyncGenerator[StoredMessage, None]:
-        """Every message from `start` on, and those that come, until the iteration is left.
+        """Yield every message from `start` on, then new ones as they arrive. Endless.
 
         Errors as `get_message`.
         """
@@ -534,14 +538,17 @@ class LocalMessageStore:
     async def delete_topics(self, topics: Collection[str]) -> None:
         """Delete topics; see `HotLog.delete_topics`.
 
-        ValueError for a system topic that is not there.
+        Raises:
+            ValueError: one of them is a system topic that does not exist; none is deleted.
+            And what `HotLog.delete_topics` raises.
         """
         await self.log.delete_topics(deletable(topics, held=self.topics()))
 
     async def set_retention(self, topic: str, hours: int | None) -> None:
-        """Have the tier keep a topic for so many hours; None: as long as the tier's default.
+        """Set the retention of a topic in the tier, in hours; None: the tier's default.
 
-        Notes `reserve.time` in `config/topics.json`, where RocketMQ's tools set it. Durable.
+        Writes `reserve.time` to `config/topics.json`, where RocketMQ's tools set it. Durable on
+        return.
 
         Raises:
             ValueError: `hours` is no whole number from 1 to 10^9 - 1.
@@ -554,24 +561,27 @@ class LocalMessageStore:
         await self.log.set_retention(topic, hours)
 
     async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
-        """Delete every topic that is neither in `retained` nor a system topic; returns those."""
+        """Delete topics that are neither in `retained` nor system topics. Return their names."""
         names = unused(self.topics(), retained)
         await self.delete_topics(names)
         return names
 
     def topics(self) -> Mapping[str, int]:
-        """The topics that have or had messages, with how many queues: 0 to one less. O(queues)."""
+        """Return topics that have or had messages, with queue counts (highest id + 1).
+
+        O(queues).
+        """
         counts: dict[str, int] = {}
         for topic, queue_id in self.log.queues():
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         return counts
 
     def queue_ids(self, topic: str) -> Sequence[int]:
-        """The queues of a topic that have or had messages, ascending. O(queues)."""
+        """Return the queues of a topic that have or had messages, ascending. O(queues)."""
         return [queue_id for name, queue_id in self.log.queues() if name == topic]
 
     def statistics(self) -> Mapping[str, float]:
-        """Figures of now, by name. O(queues)."""
+        """Return current figures by name. O(queues)."""
         log = self.log
         return {
             "hot_queues": len(log.queues()),
@@ -584,14 +594,14 @@ class LocalMessageStore:
         }
 
     async def trim(self) -> Trim:
-        """Delete the files that may go, now; a round of retention.
+        """Run one round of retention: delete the files that are due.
 
         Raises:
-            Unavailable, Denied: a file cannot be read or deleted; a later call goes on.
+            Unavailable, Denied: a file cannot be read or deleted; a later call continues.
             Closed: the store is not open.
         """
         holds_back = self._holds_back
-        if holds_back is None:  # what the tier lacks is not known here
+        if holds_back is None:  # the backlog of the tier is unknown here
             holds_back = _all if self._waits_for_tier else _nothing
         trimmed = await self.log.trim(holds_back, self._retention)
         self._trimmed = trimmed

@@ -33,49 +33,52 @@ from tieredstore.store.protocol import MessageStore
 from tieredstore.store.tiered import TieredMessageStore
 
 GROUP = "tieredstore.plugins"
-"""Of entry points, by which a distribution gives its plug-ins short names."""
+"""Entry point group by which a distribution gives its plug-ins short names."""
 KEY = "messageStorePlugIn"
 JAVA_TIERED = "org.apache.rocketmq.tieredstore.TieredMessageStore"
 OURS = (OUR_PLUG_IN, JAVA_TIERED)
 """Names of the store that tiers."""
 _NAME = re.compile(r"\w+(\.\w+)+|\w+(\.\w+)*:\w+(\.\w+)*")
 JAVA_ROOTS = ("org.", "com.", "net.", "io.", "cn.")
-"""How names of Java classes begin."""
+"""First parts of the names of Java classes."""
 CALLS = [
     name
     for name, _ in getmembers(MessageStore, isfunction)
     if not name.startswith("_") or name in ("__aenter__", "__aexit__")
 ]
-"""What a message store has."""
+"""Methods that a message store must have."""
 MISSING_SAID_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PluginContext:
-    """What a plug-in is told of the store that it becomes a part of. Nothing is open yet."""
+    """Context that each plug-in is constructed with. Nothing is open yet."""
 
     config: Config
-    """Every setting, and the options of every layer made of them."""
+    """All settings, and the options of every layer that are built from them."""
     local: LocalMessageStore
-    """The hot log at the bottom, whatever is around it."""
+    """Innermost store: the hot log."""
     clock: Clock
-    """Ask it for the time, and sleep by it."""
+    """Source of the time. Plug-ins also sleep by it."""
     take_over: bool = False
-    """Take the tier from an owner that lives, too."""
+    """Whether to take the tier over from a living owner."""
     level: Level | None = None
-    """What is read from the tier; None: `tieredStorageLevel`."""
+    """Level of reads from the tier; None: `tieredStorageLevel`."""
     continues: bool = True
-    """Continue queues that end in the hot log below the tier at the tier's end."""
+    """Whether queues that end in the hot log below the tier continue at the tier's end."""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    """What is counted, and what the metrics page of `run` shows: a plug-in registers its metrics
-    here, by names of its own. The page adds the labels cluster and node_id."""
+    """Registry of the metrics page of `run`.
+
+    A plug-in registers its metrics here, by its own names. The page adds the labels cluster and
+    node_id.
+    """
 
     @property
     def settings(self) -> Mapping[str, Value]:
-        """Every value by its key: those that `tieredstore config` explains, and others as text.
+        """Every value by its key: typed if `tieredstore config` explains the key, else a text.
 
-        The others are what was given and neither we nor a broker know, such as a plug-in's own
-        keys; give those a dot (`audit.path`), and they are taken from `-D`, too. O(keys).
+        Texts are the given keys that neither this product nor a broker knows, such as a plug-in's
+        own keys. A key with a dot (`audit.path`) can also be given by `-D`. O(keys).
         """
         known = {name: one.value for name, one in self.config.settings.items()}
         return MappingProxyType({**{one.name: one.text for one in self.config.foreign}, **known})
@@ -92,7 +95,7 @@ class PluginContext:
 
     @property
     def root(self) -> Path:
-        """The store directory; a plug-in may keep files of its own in a directory below it."""
+        """Store directory. A plug-in may keep its own files in a directory below it."""
         return self.local.root
 
 
@@ -101,16 +104,16 @@ PlugIn = Callable[[PluginContext, MessageStore], MessageStore]
 
 @dataclass(frozen=True, slots=True)
 class StoreLayers:
-    """A store as it is configured, closed or open."""
+    """Configured store with its plug-ins, closed or open."""
 
     outermost: MessageStore
-    """What is opened and used."""
+    """Store to open and to use."""
     plug_ins: Sequence[tuple[str, MessageStore]]
-    """The stores around the hot log with their names, the outermost first."""
+    """Stores around the hot log with their names, the outermost first."""
 
     @property
     def tiered(self) -> TieredMessageStore | None:
-        """The one that tiers, if it is there."""
+        """Store that tiers; None if no name configures it."""
         return next((one for _, one in self.plug_ins if isinstance(one, TieredMessageStore)), None)
 
 
@@ -120,11 +123,11 @@ def build_layers(context: PluginContext, names: Sequence[str] | None = None) -> 
     Imports the modules of the plug-ins, which blocks for as long as they take.
 
     Args:
-        context: what each plug-in is told.
+        context: the argument of each plug-in.
         names: None: those of `messageStorePlugIn`.
 
     Raises:
-        ConfigError: one of them is not there, fails, or returns no store; names it.
+        ConfigError: a plug-in is not installed, fails, or returns no store; names it.
     """
     wanted = context.config.plug_ins if names is None else names
     for name in wanted:
@@ -153,12 +156,12 @@ def build_layers(context: PluginContext, names: Sequence[str] | None = None) -> 
 
 @asynccontextmanager
 async def opened(context: PluginContext, layers: StoreLayers) -> AsyncGenerator[StoreLayers]:
-    """Open all layers while the block runs, the hot log first; and close them in reverse order.
+    """Open all layers for the block, the hot log first. Close them in reverse order.
 
     Raises:
         ConfigError: a plug-in failed while it was opened; names it. Nothing is open then.
         StoreError: a store could not be opened or closed; see `TieredMessageStore`.
-        And what the block or a plug-in raises, with a note that names the plug-in.
+        And errors of the block or of a plug-in, with a note that names the plug-in.
     """
     try:
         await layers.outermost.__aenter__()
@@ -200,17 +203,17 @@ def _found(context: PluginContext, name: str) -> PlugIn:
         raise _not_loaded(context, name, place, error) from error
     if not callable(plug_in):
         raise _refused(context, name, "is nothing that can be called, such as a class")
-    return cast("PlugIn", plug_in)  # what it returns is looked at when it was called
+    return cast("PlugIn", plug_in)  # the result is checked after the call
 
 
 def _place_of(name: str) -> EntryPoint:
-    """`package.module:Class` or `package.module.Class` as the place of an entry point."""
+    """Return `package.module:Class` or `package.module.Class` as an entry point."""
     module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     return EntryPoint(name, f"{module}:{attribute}", GROUP)
 
 
 def _tiered(context: PluginContext, inner: MessageStore) -> MessageStore:
-    """Our own plug-in."""
+    """Construct the plug-in of this product."""
     return TieredMessageStore(
         inner,
         local=context.local,
@@ -226,7 +229,7 @@ def _tiered(context: PluginContext, inner: MessageStore) -> MessageStore:
 def _not_loaded(
     context: PluginContext, name: str, place: EntryPoint, error: Exception
 ) -> ConfigError:
-    """Why a plug-in could not be imported, in the words that help most."""
+    """Return the error for a plug-in that cannot be imported, with the likeliest cure."""
     module = place.module
     if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
         if name.startswith(JAVA_ROOTS):
@@ -252,7 +255,7 @@ def _not_loaded(
 
 
 def _culprit(error: Exception, layers: StoreLayers) -> str | None:
-    """The plug-in of somebody else's in whose methods an error was raised last; None if none."""
+    """Return the third-party plug-in in whose methods an error was raised last; None if none."""
     ours = {id(one) for _, one in layers.plug_ins if isinstance(one, TieredMessageStore)}
     names = {id(one): name for name, one in layers.plug_ins}
     last: int | None = None
@@ -283,14 +286,15 @@ def _listed(missing: Sequence[str]) -> str:
 
 
 class PluggedStore(ForwardingMessageStore):
-    """Calls of `MessageStore` go to the outermost plug-in, the others to the store that tiers.
+    """Configured store.
 
-    Entering the block raises what `TieredMessageStore` raises, and ConfigError for a plug-in that
-    fails. What a plug-in raises later has a note that names it.
+    `MessageStore` calls go to the outermost plug-in, others to the tiered store. Entering the block
+    raises the errors of `TieredMessageStore`, and ConfigError for a plug-in that fails. A later
+    error of a plug-in has a note that names it.
     """
 
     def __init__(self, context: PluginContext, layers: StoreLayers) -> None:
-        """Nothing is opened before the block is entered."""
+        """Keep the layers. They are opened when the block is entered."""
         super().__init__(layers.outermost)
         self._context = context
         self._layers = layers
@@ -309,7 +313,7 @@ class PluggedStore(ForwardingMessageStore):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close them in the reverse order; see `TieredMessageStore`."""
+        """Close them in reverse order; see `TieredMessageStore`."""
         stack, self._stack = self._stack, None
         if stack is not None:
             await stack.__aexit__(kind, error, trace)

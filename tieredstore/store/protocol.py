@@ -1,4 +1,4 @@
-"""What every message store can do: ours, the tiered one that wraps it, and plug-ins of users.
+"""Interface of all message stores: local, tiered, and users' plug-ins.
 
 The calls are those of RocketMQ's MessageStore that concern messages, with its statuses. A plug-in
 is a store around another one (`forwarding.py`); `plugins.py` builds them by `messageStorePlugIn`.
@@ -16,32 +16,33 @@ from fetcher.result import FetchStatus
 from tieredstore.hot.encoding import Appended, NewMessage
 
 MESSAGES_MAX = 32
-"""Messages that one read returns unless it is told otherwise: the broker's own limit."""
+"""Default number of messages that one read returns: the broker's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class GetMessageResult:
-    """What a read answers. A failure is never "no message": it is raised."""
+    """Result of a read. A failure is never reported as "no message": it is raised."""
 
     status: FetchStatus
     next_offset: int
-    """Where to read on."""
+    """Offset of the next read."""
     min_offset: int
-    """First offset of the queue that can be read, wherever it lies."""
+    """First readable offset of the queue, in hot log or tier."""
     max_offset: int
-    """The offset after the last message."""
+    """Offset after the last message."""
     messages: Sequence[StoredMessage] = ()
 
 
 class MessageStore(Protocol):
-    """A store of messages in queues of topics: put, read, find, wait, delete.
+    """Store of messages in queues of topics: put, read, find, wait, delete.
 
-    `async with` opens it with all that it wraps, and closes it in the reverse order. Calls before
-    and after that raise Closed. Times are Unix ms; offsets count the messages of one queue.
+    `async with` opens it with all stores that it wraps, and closes them in reverse order. Calls
+    before and after the block raise Closed. Times are Unix ms. Offsets count the messages of one
+    queue.
     """
 
     async def __aenter__(self) -> Self:
-        """Open it. A failure leaves nothing open."""
+        """Open the store. A failure leaves nothing open."""
         ...
 
     async def __aexit__(
@@ -50,11 +51,11 @@ class MessageStore(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Make what was put durable and close."""
+        """Make accepted messages durable and close."""
         ...
 
     async def put_message(self, message: NewMessage) -> Appended:
-        """Append one message; returns once it is as durable as `flushDiskType` says."""
+        """Append one message. Return once it is as durable as `flushDiskType` requires."""
         ...
 
     async def put_messages(
@@ -74,15 +75,15 @@ class MessageStore(Protocol):
         subscription: str | None = None,
         bytes_max: int | None = None,
     ) -> GetMessageResult:
-        """Read from `offset` on; statuses and next offsets are RocketMQ's."""
+        """Read from `offset` on. Statuses and next offsets are RocketMQ's."""
         ...
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
-        """First offset that can be read; 0 for a queue that is not there."""
+        """Return the first readable offset; 0 for a queue that does not exist."""
         ...
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
-        """The offset after the last message; 0 for a queue that is not there."""
+        """Return the offset after the last message; 0 for a queue that does not exist."""
         ...
 
     async def offset_by_time(
@@ -93,15 +94,15 @@ class MessageStore(Protocol):
         boundary: Boundary = Boundary.LOWER,
         rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
-        """The offset that a moment stands for, by the rules of RocketMQ's local store or tier."""
+        """Return the offset for a time, by the rules of RocketMQ's local store or of its tier."""
         ...
 
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
-        """Store time of the first message that can be read; None if there is none."""
+        """Return the store time of the first readable message; None if there is none."""
         ...
 
     async def message_store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Store time of one message; None if it is not there."""
+        """Return the store time of one message; None if it does not exist."""
         ...
 
     async def query_message(
@@ -114,7 +115,7 @@ class MessageStore(Protocol):
         end_ms: int = END_OF_TIME_MS,
         newest_first: bool = True,
     ) -> QueryResult:
-        """Messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`."""
+        """Return messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`."""
         ...
 
     async def is_in_store(self, topic: str, queue_id: int, offset: int) -> bool:
@@ -128,32 +129,32 @@ class MessageStore(Protocol):
     async def wait_for_message(
         self, topic: str, queue_id: int, offset: int, timeout_s: float
     ) -> bool:
-        """Wait, without polling, until there is a message at `offset`; False after the timeout."""
+        """Wait, without polling, until there is a message at `offset`. False after the timeout."""
         ...
 
     def messages(
         self, group: str, topic: str, queue_id: int, start: int = 0
     ) -> AsyncGenerator[StoredMessage, None]:
-        """Every message from `start` on, and those that come, until the iteration is left."""
+        """Yield every message from `start` on, then new ones as they arrive. Endless."""
         ...
 
     def topics(self) -> Mapping[str, int]:
-        """The topics that are there, with the number of their queues."""
+        """Return the existing topics, with the number of their queues."""
         ...
 
     def queue_ids(self, topic: str) -> Sequence[int]:
-        """The queues of a topic that have or had messages, ascending; none if it is not there."""
+        """Return the queues of a topic that have or had messages, ascending."""
         ...
 
     def statistics(self) -> Mapping[str, float]:
-        """Figures of now, by name."""
+        """Return current figures by name."""
         ...
 
     async def delete_topics(self, topics: Collection[str]) -> None:
-        """Delete topics with all their messages, in hot log and tier; durable when it returns.
+        """Delete topics with all their messages, in hot log and tier. Durable on return.
 
-        A topic that is not there is passed over. One that is made again goes on above the old end
-        of its queues. Where it fails, calling it again ends it.
+        A topic that does not exist is skipped. A topic that is created again continues above the
+        old end of its queues. After a failure, repeat the call to complete the deletion.
 
         Raises:
             ValueError: one of them is a system topic; none is deleted.
@@ -161,5 +162,5 @@ class MessageStore(Protocol):
         ...
 
     async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
-        """Delete every topic that is neither in `retained` nor a system topic; returns those."""
+        """Delete topics that are neither in `retained` nor system topics. Return their names."""
         ...

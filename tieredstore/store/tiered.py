@@ -48,13 +48,13 @@ LOGGER = logging.getLogger("tieredstore.store")
 
 
 class TierKeeper:
-    """Opens a tier in a task of its own, because it may be wanted by any; for one store block.
+    """Task that opens a tier on demand and keeps it open, for one store block.
 
-    Who waits for it may be cancelled: the tier is opened all the same, is paused until a level is
-    set that uses it, and is there for whoever wants it next.
+    Cancelling a caller that waits for the tier does not stop its opening. The tier is then paused
+    until a level uses it, and serves the next caller.
 
-    A tier that is away when the store opens is awaited: it is tried again, and the hot log serves
-    alone meanwhile. Only a log that knows where its queues end can do so.
+    A tier that does not answer when the store opens is awaited: it is retried, and the hot log
+    serves alone meanwhile. This needs a hot log that knows the ends of its queues.
     """
 
     def __init__(
@@ -66,10 +66,11 @@ class TierKeeper:
         start_s: float,
         knows_ends: Callable[[], bool],
     ) -> None:
-        """`reads` is given the tier as long as it is open.
+        """Set `cold` and `awaited` of `reads` while the tier is open or awaited.
 
-        `start_s`: longest wait for a storage that is away, in seconds; 0: a tier that is awaited
-        is tried without end, another one once. `knows_ends`: whether the hot log may be used alone.
+        `start_s`: longest wait for a storage that does not answer, in seconds. 0: an awaited tier
+        is retried without end, another one is tried once. `knows_ends`: whether the hot log may be
+        used alone.
         """
         self._open_cold = open_cold
         self._reads = reads
@@ -90,10 +91,12 @@ class TierKeeper:
         return f"<TierKeeper of {self._reads.cold!r}, {len(self._waiting)} waiting>"
 
     async def want(self) -> None:
-        """Have the tier opened, if it is not; returns when it is open.
+        """Request the tier and return when it is open.
+
+        Cancelling does not stop the opening.
 
         Raises:
-            ConfigError, StoreError: as `open_cold_side`; the next one who wants it tries again.
+            ConfigError, StoreError: as `open_cold_side`; the next request tries again.
             Unavailable: it is awaited.
             Closed: the store was closed meanwhile.
         """
@@ -109,7 +112,7 @@ class TierKeeper:
         await opened
 
     async def start(self, wanted: Level) -> None:
-        """`change_level` to the first level; the tier may be awaited afterwards.
+        """Apply the first level with `change_level`. The tier may be awaited afterwards.
 
         Raises: as `want`.
         """
@@ -120,7 +123,7 @@ class TierKeeper:
             self._starts = False
 
     async def change_level(self, wanted: Level) -> None:
-        """Let reads go by a level, and tier or not; opens the tier if it is needed.
+        """Set the level of reads. Pause or resume tiering. Open the tier if the level needs it.
 
         Raises: as `want`; the level stays as it is.
         """
@@ -132,10 +135,10 @@ class TierKeeper:
             self._reads.level = wanted
 
     async def run(self) -> None:
-        """Open the tier when it is wanted, and keep it until `end`.
+        """Open the tier on request, and keep it open until `end`.
 
         Raises:
-            Fenced: someone newer took the tier.
+            Fenced: a newer owner took the tier.
             StoreError: as `open_cold_side`, of a tier that was open or awaited.
         """
         try:
@@ -154,7 +157,7 @@ class TierKeeper:
             self._ended.set()
 
     async def end(self) -> None:
-        """Have the tier closed if it is open: what is there is tiered first."""
+        """Close the tier if it is open, after the present backlog was tiered."""
         self._closing.set()
         if self._reads.cold is not None:
             await self._ended.wait()
@@ -172,7 +175,7 @@ class TierKeeper:
             await self._closing.wait()
 
     async def _opened(self, stack: AsyncExitStack) -> ColdSide:
-        """Open the tier, for as long as it takes where it is awaited."""
+        """Open the tier. An awaited tier is retried for as long as it takes."""
         may_await = self._starts and self._knows_ends()
 
         def may_pass(error: StoreError) -> bool:
@@ -200,7 +203,7 @@ class TierKeeper:
         waiting, self._waiting = self._waiting, []
         for opened in waiting:
             if opened.done():
-                continue  # who waited was cancelled
+                continue  # its caller was cancelled
             if error is None:
                 opened.set_result(None)
             else:
@@ -208,15 +211,15 @@ class TierKeeper:
 
 
 class TieredMessageStore:
-    """A `MessageStore` with unlimited history. Use it as `async with store:`.
+    """`MessageStore` with unlimited history. Use it as `async with store:`.
 
-    What is put goes to the inner store, and from the hot log at the bottom into the tier, as soon
-    as it is durable; the hot log deletes nothing that the tier lacks. What a level reads from the
-    tier, `Level` says; a reader sees each message once whatever the level, also while messages
-    move. Where one side cannot be read, the other one serves.
+    Messages go to the inner store, and from the hot log into the tier as soon as they are durable.
+    The hot log deletes nothing that the tier lacks. `Level` defines which reads the tier serves. At
+    each level a reader gets each message once, also while messages move. If one side cannot be
+    read, the other one serves.
 
-    The block owns the tier. If another process takes it, the block ends with `Fenced`. Leaving it
-    tiers what is there, for at most `tieredStoreShutdownTimeout`.
+    The block owns the tier. If another process takes it, the block ends with `Fenced`. Leaving the
+    block tiers the backlog, for at most `tieredStoreShutdownTimeout`.
     """
 
     def __init__(
@@ -232,19 +235,19 @@ class TieredMessageStore:
         clock: Clock | None = None,
         registry: CollectorRegistry | None = None,
     ) -> None:
-        """Nothing is read or written before the block is entered.
+        """Keep the arguments. I/O begins when the block is entered.
 
         Args:
-            inner: the store that is wrapped: `local`, or plug-ins around it.
-            local: the hot log at the bottom, which the tier is fed from.
+            inner: the wrapped store: `local`, or plug-ins around it.
+            local: the hot log, which the tier is fed from.
             config: names the tier, its cluster and broker, and sets all layers below.
-            level: None: `tieredStorageLevel` of `config`. By DISABLE no tier is opened.
-            take_over: take the tier from an owner that lives, too.
+            level: None: `tieredStorageLevel` of `config`. DISABLE opens no tier.
+            take_over: take the tier over from a living owner.
             open_tier: opens another tier than the directory that `config` names.
             continues: continue queues that end in the hot log below the tier at the tier's end.
                 False for a block that deletes topics and puts nothing.
             clock: None: the machine's.
-            registry: what requests to the storage are counted in; None: one of its own.
+            registry: counts the requests to the storage; None: a new one.
         """
         self._inner = inner
         self._local = local
@@ -275,15 +278,15 @@ class TieredMessageStore:
         return f"<TieredMessageStore of {self._inner!r}: {state}>"
 
     async def __aenter__(self) -> Self:
-        """Open the inner store, then take the tier or begin it, unless the level is DISABLE.
+        """Open the inner store, then open or create the tier, unless the level is DISABLE.
 
-        If the tier does not answer, a hot log with messages is used alone: it takes puts, and the
-        tier is tried again. A configuration that `serves` gives up after `tieredStoreStartTimeout`,
-        and the block ends with `Unavailable`. The block ends with the error of an attempt, too,
-        that no later one changes, such as `Owned` or `Contradiction`.
+        If the tier does not answer, a hot log with messages is used alone: it accepts messages, and
+        the tier is retried. A configuration that `serves` gives up after `tieredStoreStartTimeout`,
+        and the block ends with `Unavailable`. The block also ends with any permanent error of an
+        attempt, such as `Owned` or `Contradiction`.
 
         Raises:
-            InUse: another process writes the hot log, or this one does.
+            InUse: another process writes the hot log, or another store of this process.
             ConfigError, Owned, Denied, Corrupt: as `open_configured_tier`, or as the inner store.
             Unavailable: likewise; of the tier only if the hot log is empty.
             RuntimeError: it is open already.
@@ -308,13 +311,13 @@ class TieredMessageStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Make what was put durable, tier it, and close the tier, then the inner store.
+        """Make accepted messages durable, tier them, and close the tier, then the inner store.
 
-        What is not tiered in time stays in the hot log, and the next start goes on with it.
+        Messages that are not tiered in time stay in the hot log, and the next start tiers them.
 
         Raises:
-            Fenced: someone newer took the tier; says who.
-            Unavailable: not all that was put is durable.
+            Fenced: a newer owner took the tier; names it.
+            Unavailable: not all accepted messages are durable.
         """
         stack, self._stack = self._stack, None
         if stack is None:
@@ -326,49 +329,53 @@ class TieredMessageStore:
 
     @property
     def level(self) -> Level:
-        """The level now."""
+        """Current level."""
         return self._reads.level
 
     @property
     def directory(self) -> Path:
-        """Where the tier lies; ConfigError if that is no directory."""
+        """Local directory of the tier.
+
+        Raises:
+            ConfigError: the tier is not in a local directory.
+        """
         return local_directory(directory_of(self._config))
 
     @property
     def location(self) -> str:
-        """Where the tier lies, as a path or a URL."""
+        """Location of the tier, as a path or a URL."""
         return str(directory_of(self._config))
 
     @property
     def limits(self) -> TransferLimits:
-        """Bytes a second to and from an object store: set them at any time."""
+        """Transfer limits of an object store, in bytes a second, settable at any time."""
         return self._config.limits
 
     @property
     def cold(self) -> ColdSide | None:
-        """The tier of this block; None while it is awaited or unused. Internal."""
+        """Tier of this block; None while it is awaited or unused. Internal."""
         return self._reads.cold
 
     @property
     def awaited(self) -> StoreError | None:
-        """Why the tier could not be opened since the block was entered; None if it is not awaited.
+        """Error of the last attempt to open an awaited tier; None if the tier is not awaited.
 
-        Until it is open, reads of what only the tier may have raise `Unavailable`, queries are
-        incomplete, and nothing is deleted from the hot log.
+        Until the tier is open, reads of messages that only the tier may have raise `Unavailable`,
+        queries are incomplete, and nothing is deleted from the hot log.
         """
         return self._reads.awaited
 
     async def wait_for_tier(self) -> ColdSide:
-        """Return when the tier was opened. Internal."""
+        """Return once the tier was opened. Internal."""
         await self._keeper.is_open.wait()
         assert self.cold is not None, "it ends after the block"
         return self.cold
 
     async def set_level(self, level: Level | str | int) -> None:
-        """Change the level, by name or number; reads that began keep theirs.
+        """Change the level, by name or number. Running reads keep theirs.
 
-        DISABLE stops tiering and reads of the tier at once; the tier stays ours. The first other
-        level opens the tier.
+        DISABLE stops tiering and reads of the tier at once; this process stays the tier's owner.
+        The first other level opens the tier.
 
         Raises:
             ValueError: there is no such level.
@@ -395,7 +402,7 @@ class TieredMessageStore:
         )
 
     async def put_message(self, message: NewMessage) -> Appended:
-        """Append one message; returns once it is as durable as `flushDiskType` says."""
+        """Append one message. Return once it is as durable as `flushDiskType` requires."""
         self._check_open()
         return await self._inner.put_message(message)
 
@@ -417,13 +424,13 @@ class TieredMessageStore:
         subscription: str | None = None,
         bytes_max: int | None = None,
     ) -> GetMessageResult:
-        """Read from `offset` on, from hot log or tier by the level; statuses are RocketMQ's.
+        """Read from `offset` on, from hot log or tier by the level. Statuses are RocketMQ's.
 
-        The bounds are those of both together. Bytes 28..35 of a record from the tier are its
+        The bounds are those of both sides together. Bytes 28..35 of a record from the tier are its
         position there.
 
         Raises:
-            Unavailable, Corrupt, Denied: the message at `offset` is there, but no side can read it.
+            Unavailable, Corrupt, Denied: the message at `offset` exists, but no side can read it.
             Closed: the store is not open.
             ValueError: an argument has another type, `messages_max` is not positive, `bytes_max` is
                 negative, or the subscription has no tag or is SQL92.
@@ -436,20 +443,20 @@ class TieredMessageStore:
         )
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
-        """First offset that can be read, in hot log or tier; 0 for a queue that is not there."""
+        """Return the first readable offset of hot log and tier; 0 if the queue does not exist."""
         self._check_open()
         return await self._reads.min_offset(named_queue(topic, queue_id))
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
-        """The offset after the last message; 0 for a queue that is not there.
+        """Return the offset after the last message; 0 for a queue that does not exist.
 
-        That of the hot log, unless the tier knows more: after a hot log was lost.
+        It is the hot log's, or the tier's if that is higher, as after the loss of a hot log.
         """
         self._check_open()
         return (await self._reads.joined(named_queue(topic, queue_id))).max_offset
 
     async def commit_offset(self, topic: str, queue_id: int) -> int:
-        """The offset after the last message in the tier; 0 if there is none, or it is `awaited`."""
+        """Return the offset after the last tiered message; 0 without one or an open tier."""
         self._check_open()
         span = None if self.cold is None else self.cold.span(named_queue(topic, queue_id))
         return 0 if span is None else span.end
@@ -462,10 +469,10 @@ class TieredMessageStore:
         boundary: Boundary = Boundary.LOWER,
         rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
-        """The offset that a moment stands for, in hot log and tier together.
+        """Return the offset for a time, in hot log and tier together.
 
         See `LocalMessageStore.offset_by_time`. `rules`: RocketMQ's local store and its tier differ
-        in UPPER. 0 for a queue that is not there. Errors as `get_message`.
+        in UPPER. 0 for a queue that does not exist. Errors as `get_message`.
         """
         self._check_open()
         queue = named_queue(topic, queue_id)
@@ -475,7 +482,7 @@ class TieredMessageStore:
         )
 
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
-        """Store time of the first message that can be read; None if there is none.
+        """Return the store time of the first readable message; None if there is none.
 
         Raises:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
@@ -484,7 +491,7 @@ class TieredMessageStore:
         return await self._reads.earliest_time(named_queue(topic, queue_id))
 
     async def message_store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Store time of one message; None if it is not there.
+        """Return the store time of one message; None if it does not exist.
 
         Raises:
             Unavailable, Corrupt, Denied, Closed: as `get_message`.
@@ -502,10 +509,11 @@ class TieredMessageStore:
         end_ms: int = END_OF_TIME_MS,
         newest_first: bool = True,
     ) -> QueryResult:
-        """Messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`, each once.
+        """Find messages by key (`KEYS`, `UNIQ_KEY`), stored in `[begin_ms, end_ms]`, each once.
 
-        Of the tier through its index, as `find_messages`; what the tier lacks is read from the hot
-        log. Where one side cannot be read, the result is that of the other one and incomplete.
+        The tier is searched through its index, as `find_messages`. Messages that the tier lacks are
+        read from the hot log. If one side cannot be read, the result is that of the other one and
+        incomplete.
 
         Raises:
             Unavailable, Corrupt, Denied: no side can be read.
@@ -533,9 +541,9 @@ class TieredMessageStore:
     async def wait_for_message(
         self, topic: str, queue_id: int, offset: int, timeout_s: float
     ) -> bool:
-        """Wait, without polling, until there is a message at `offset`; False after the timeout.
+        """Wait, without polling, until there is a message at `offset`. False after the timeout.
 
-        True at once where hot log or tier have messages above `offset`.
+        True at once if hot log or tier have messages above `offset`.
         """
         if self._reads.is_tiered_above(named_queue(topic, queue_id), offset):
             return True
@@ -544,27 +552,28 @@ class TieredMessageStore:
     def messages(
         self, group: str, topic: str, queue_id: int, start: int = 0
     ) -> AsyncGenerator[StoredMessage, None]:
-        """Every message from `start` on, and those that come, until the iteration is left.
+        """Yield every message from `start` on, then new ones as they arrive. Endless.
 
-        Crosses from the tier to the hot log without a seam: each message once, in order. Errors as
-        `get_message`; an iteration that raised is begun again behind the last message.
+        Yields each message once and in order, across the boundary of tier and hot log. Errors as
+        `get_message`. To continue after an error, start again after the last message.
         """
         return messages_of(self, group, topic, queue_id, start)
 
     async def delete_topics(self, topics: Collection[str]) -> None:
-        """Delete topics with all their messages, from hot log and tier; durable when it returns.
+        """Delete topics with all their messages, from hot log and tier. Durable on return.
 
-        By DISABLE from the tier, too, which is opened for it. Tiering rests meanwhile. The tier's
-        files go with its upkeep, the hot log's with its retention. A topic that is made again goes
-        on above the old end. Where it fails or is cancelled, calling it again ends it.
+        DISABLE includes the tier, which is opened for it. Tiering is paused meanwhile. Upkeep
+        deletes the tier's files, retention those of the hot log. A topic that is created again
+        continues above the old end. After a failure or a cancelled call, repeat the call to
+        complete the deletion.
 
         Raises:
-            ValueError: one of them is a system topic that is not there; none is deleted.
+            ValueError: one of them is a system topic that does not exist; none is deleted.
             Unavailable, Denied: hot log or tier cannot be written now, or does not answer.
             ConfigError, Owned: the tier cannot be opened; nothing was deleted.
-            Fenced, Closed: store or tier are not ours any more.
+            Fenced, Closed: this process no longer owns the store or the tier.
         """
-        topic_deletion.deletable(topics, self._own_topics, topics)  # else the tier is not opened
+        topic_deletion.deletable(topics, self._own_topics, topics)  # before the tier opens
         async with self._keeper.changing:
             cold = await self._whole_tier()
             held = topic_deletion.topics_of(self._inner, cold)
@@ -572,13 +581,13 @@ class TieredMessageStore:
             await topic_deletion.delete_topics(names, self._inner, cold)
 
     async def set_retention(self, topic: str, hours: int | None) -> None:
-        """Have the tier keep a topic for so many hours; see `LocalMessageStore.set_retention`.
+        """Set a topic's retention in the tier, in hours; see `LocalMessageStore.set_retention`.
 
-        It holds at once if the tier is open; else from the next time on that it is opened.
+        Effective at once if the tier is open, else when it is opened next.
 
         Raises:
             Fenced: a newer owner has the tier.
-            And what `LocalMessageStore.set_retention` raises.
+            And the errors of `LocalMessageStore.set_retention`.
         """
         self._check_open()
         await self._local.set_retention(topic, hours)
@@ -596,35 +605,38 @@ class TieredMessageStore:
         return names
 
     async def _whole_tier(self) -> ColdSide | None:
-        """The tier, opened by DISABLE, too; None if none is configured."""
+        """Return the tier, which is opened even at DISABLE; None if none is configured."""
         self._check_open()
         if self._has_tier:
             await self._keeper.want()
         return self._reads.cold
 
     def queue_ids(self, topic: str) -> Sequence[int]:
-        """The queues of a topic in hot log and tier, ascending. O(queues)."""
+        """Return the queues of a topic in hot log and tier, ascending. O(queues)."""
         self._check_open()
         return topic_deletion.queue_ids_of(topic, self._inner, self._reads.tier)
 
     def topics(self) -> Mapping[str, int]:
-        """The topics of hot log and tier, with how many queues: 0 to one less. O(queues)."""
+        """Return topics of hot log and tier, with their queue counts (highest id + 1).
+
+        O(queues).
+        """
         self._check_open()
         return topic_deletion.topics_of(self._inner, self._reads.tier)
 
     def statistics(self) -> Mapping[str, float]:
-        """Figures of now, by name: those of the inner store, and of the tier. O(queues)."""
+        """Return current figures by name, of the inner store and of the tier. O(queues)."""
         self._check_open()
         figures = {**self._inner.statistics(), "level": self.level, **self._reads.counts}
         return figures if self.cold is None else {**figures, **self.cold.figures()}
 
     def dispatch_statistics(self) -> DispatchStatistics | None:
-        """How far tiering is, queue by queue, and what fails now; None while there is no tier."""
+        """Return tiering progress by queue, and current failures; None while there is no tier."""
         self._check_open()
         return None if self.cold is None else self.cold.dispatcher.statistics()
 
     def _holds_back(self, queue: QueueId) -> int | None:
-        """What the hot log must keep: all that the tier lacks; all of it without a tier."""
+        """Return the start of a queue's backlog, which the hot log must keep; 0 without a tier."""
         return 0 if self.cold is None else self.cold.feed.holds_back(queue)
 
     def _check_open(self) -> None:

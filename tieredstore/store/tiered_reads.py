@@ -1,4 +1,4 @@
-"""Reads of hot log and tier together: who is asked, and who is asked next."""
+"""Reads of hot log and tier together: choice of the side, and fallback to the other."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -22,7 +22,7 @@ from tieredstore.store.levels import ANSWERS_ELSEWHERE, JoinedQueue, Level, Sour
 from tieredstore.store.protocol import GetMessageResult, MessageStore
 
 TRIES = 3
-"""Times that a read begins anew because its messages moved meanwhile."""
+"""Attempts of a read whose messages move meanwhile."""
 _SERVED = (FetchStatus.FOUND, FetchStatus.NO_MATCHED_MESSAGE)
 
 AnswerT = TypeVar("AnswerT")
@@ -50,12 +50,12 @@ class _Moment(NamedTuple):
 
 
 class TieredReads:
-    """Serves reads by the level, from the side that has the message.
+    """Reads of both sides: the level chooses the first side.
 
-    R1  A message that one side has is never said to be absent: a side that fails, or whose message
-        just moved, is followed by the other one, and if neither serves, the error is raised.
-    R2  The next offset of an answer without messages is that of the first message at or after the
-        one asked for that any side has.
+    R1  A message that one side has is never reported as absent. If one side fails, or its message
+        has just moved, the other one is read. If neither serves, the error is raised.
+    R2  The next offset of a result without messages is the first offset at or after the requested
+        one that any side has.
     """
 
     def __init__(self, inner: MessageStore, topics: TopicFilter, meter: ReadMeter) -> None:
@@ -66,57 +66,56 @@ class TieredReads:
         self._untiered = Untiered(inner)
         self.level = Level.DISABLE
         self.cold: ColdSide | None = None
-        """None while there is no tier: the level is DISABLE, or the tier ended before the store, or
-        it is awaited."""
+        """Open tier; None at DISABLE, while it is awaited, or if it ended before the store."""
         self.awaited: StoreError | None = None
-        """Why the tier could not be opened yet; the hot log serves alone until it is."""
+        """Error of the tier that is awaited. Until it opens, the hot log serves alone."""
         self.counts: Counter[str] = Counter()
-        """Messages that each side gave, and reads that the other side had to serve."""
+        """Messages served by each side, and reads that fell back to the other side."""
 
     def __repr__(self) -> str:
         return f"<TieredReads {self.level.name}: {dict(self.counts)}>"
 
     @property
     def tier(self) -> ColdSide | None:
-        """The tier that is read; none by DISABLE."""
+        """Tier to read from; None at DISABLE."""
         return None if self.level is Level.DISABLE else self.cold
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a tier that was not open yet may have messages; no by DISABLE."""
+        """Whether a tier that was not open yet may have messages. False at DISABLE."""
         return self.awaited is not None and self.level is not Level.DISABLE
 
     def away(self) -> Unavailable:
-        """The error of a tier that is awaited, for what only it may have."""
+        """Return the error of an awaited tier, for messages that only it may have."""
         assert self.awaited is not None, "the caller looked"
         return Unavailable(
             f"the tier is away since the store was opened: {self.awaited.reason}", self.awaited.path
         )
 
     def _refuse_if_ended(self) -> None:
-        """Say nothing of messages that lie in a tier which was taken or closed: R1."""
+        """Refuse to answer for a tier that was taken over or closed: R1."""
         if self.level is not Level.DISABLE and self.cold is None and self.awaited is None:
             raise Closed("the tier was closed, or another process took it", repr(self._inner))
 
     def is_tiered_above(self, queue: QueueId, offset: int) -> bool:
-        """Whether the tier has messages at or above `offset`; no by DISABLE."""
+        """Whether the tier has messages at or above `offset`. False at DISABLE."""
         tier = self.tier
         span = None if tier is None else tier.span(queue)
         return span is not None and offset < span.end
 
     async def joined(self, queue: QueueId) -> JoinedQueue:
-        """What both sides have of a queue now; by DISABLE the hot log alone.
+        """Return the current offsets of a queue on both sides; the hot log's alone at DISABLE.
 
-        A tier that is awaited counts as having all below the hot log's first message.
+        An awaited tier counts as having all messages below the hot log's first message.
 
         Raises:
-            Closed: the tier ended, so that nobody knows what it has.
+            Closed: the tier ended, so that its content is unknown.
             Unavailable: the tier is awaited, and the hot log has no message of the queue.
         """
         self._refuse_if_ended()
         topic, queue_id = queue
         tier = self.tier
-        cold = None if tier is None else tier.span(queue)  # first: what moves is then in both
+        cold = None if tier is None else tier.span(queue)  # first: moving messages are then in both
         end = await self._inner.max_offset(topic, queue_id)
         hot = Span(await self._inner.min_offset(topic, queue_id), end) if end else None
         if self.is_awaited and not self._topics.excludes(topic):
@@ -126,7 +125,7 @@ class TieredReads:
         return JoinedQueue(hot, cold)
 
     async def min_offset(self, queue: QueueId) -> int:
-        """The first offset that any side has.
+        """Return the first offset that any side has.
 
         Raises:
             Unavailable: the tier is awaited, and may have messages below those of the hot log.
@@ -137,10 +136,10 @@ class TieredReads:
         return joined.min_offset
 
     async def get(self, request: Request) -> GetMessageResult:
-        """Messages from an offset on, and the bounds of both sides together.
+        """Read messages from an offset on, with the bounds of both sides together.
 
         Raises:
-            StoreError: the message at the offset is there, and cannot be read.
+            StoreError: the message at the offset exists, and cannot be read.
         """
         last: GetMessageResult | None = None
 
@@ -178,7 +177,7 @@ class TieredReads:
         return joined.absent(offset)
 
     async def _with_bounds(self, queue: QueueId, result: GetMessageResult) -> GetMessageResult:
-        """The same with the bounds of both sides, or those of one if the other cannot tell."""
+        """Return the result with the bounds of both sides, or its own if a side fails."""
         try:
             joined = await self.joined(queue)
         except (*ANSWERS_ELSEWHERE, Closed):
@@ -189,7 +188,7 @@ class TieredReads:
         )
 
     async def store_time(self, queue: QueueId, offset: int) -> int | None:
-        """Store time of one message; None if no side has it.
+        """Return the store time of one message; None if no side has it.
 
         Raises:
             StoreError: as `get`.
@@ -209,7 +208,7 @@ class TieredReads:
         )
 
     async def earliest_time(self, queue: QueueId) -> int | None:
-        """Store time of the first message that any side has; None if there is none.
+        """Return the store time of the first message that any side has; None if there is none.
 
         Raises:
             StoreError: as `get`.
@@ -227,11 +226,11 @@ class TieredReads:
     async def offset_by_time(
         self, queue: QueueId, moment_ms: int, boundary: Boundary, rules: TimeRules
     ) -> int:
-        """The offset that a moment means, in both sides together.
+        """Return the offset for a time, over both sides together.
 
-        The hot log is asked where its first message is old enough to decide; else the tier, and
-        then the hot log for what the tier does not have yet. Where the side that is asked fails,
-        the other one is asked, and both together where it cannot decide alone.
+        The hot log is searched if its first message is old enough to decide. Else the tier is
+        searched, then the hot log for messages that the tier lacks. If that side fails, the other
+        one is searched, and both by bisection if it cannot decide alone.
 
         Raises:
             StoreError: as `get`.
@@ -246,7 +245,7 @@ class TieredReads:
         return await self._bisected(wanted) if found is None else found
 
     async def _searched(self, wanted: "_Moment") -> int:
-        """The same by the search of the side that decides."""
+        """Search the side that decides."""
         queue = wanted.queue
         for _ in range(TRIES):
             joined = await self.joined(queue)
@@ -257,11 +256,11 @@ class TieredReads:
                 return found
             hot = (await self.joined(queue)).hot
             if hot is None or hot.first == joined.hot.first or hot.first < found:
-                return found  # else what was meant may have gone from the hot log meanwhile
+                return found  # else retention may have deleted the wanted message meanwhile
         raise Unavailable("messages are deleted faster than they are read", str(queue))
 
     async def _decided(self, wanted: "_Moment") -> int | None:
-        """The same by the search of one side; None if it fails, too, or cannot decide alone."""
+        """Search one side alone; None if it fails, or cannot decide alone."""
         queue, tier = wanted.queue, self.tier
         joined = await self.joined(queue)
         hot, tiered = joined.hot, joined.tier
@@ -282,7 +281,7 @@ class TieredReads:
         return None
 
     async def _bisected(self, wanted: "_Moment") -> int:
-        """The same by some log2(messages) store times, each from the side that can be read."""
+        """Bisect by some log2(messages) store times, each from a side that can be read."""
         queue, moment_ms, boundary, rules = wanted
         joined = await self.joined(queue)
         low, high = joined.min_offset, joined.max_offset
@@ -318,7 +317,10 @@ class TieredReads:
         boundary: Boundary,
         rules: TimeRules,
     ) -> tuple[int, Source]:
-        """The same, and who says so, if nothing that `joined` says goes from the hot log."""
+        """Return an offset and the side that found it.
+
+        Valid while the hot log keeps `joined.hot`.
+        """
         tier, inner, began_ms = self.tier, self._inner, None
         if tier is None or joined.tier is None or joined.hot is None:
             decides = joined.tier is None or tier is None
@@ -334,16 +336,16 @@ class TieredReads:
         tiered = await self._meter.timed(Caller("get_offset_by_time", queue.topic), asked)
         span = tier.span(queue)
         if tiered is not None and joined.hot is not None and began_ms is not None:
-            tiered = min(tiered, joined.hot.first)  # which is late enough, and may lie in a gap
+            tiered = min(tiered, joined.hot.first)  # late enough, and possibly in a gap
         if tiered is not None and (span is None or tiered < span.end or joined.hot is None):
             return tiered, Source.TIER
         after = await inner.offset_by_time(*queue, moment_ms, boundary, rules)
         return max(tiered or 0, after), Source.HOT
 
     async def query(self, query: KeyQuery) -> QueryResult:
-        """Messages with a key in hot log and tier, each once.
+        """Return messages with a key in hot log and tier, each once.
 
-        Where one side fails, the answer is that of the other one, and incomplete.
+        If one side fails, the result is that of the other one, and incomplete.
 
         Raises:
             StoreError: both sides fail.
@@ -376,7 +378,7 @@ class TieredReads:
         from_hot: Callable[[], Awaitable[AnswerT | None]],
         from_tier: Callable[[ColdSide], Awaitable[AnswerT | None]],
     ) -> AnswerT | None:
-        """What the first side gives that has an answer; None if no side has the message: R1."""
+        """Return the result of the first side that has one; None if no side has the message: R1."""
         for _ in range(TRIES):
             failed: StoreError | None = None
             is_lacking = False
@@ -408,7 +410,7 @@ class TieredReads:
         raise self._unserved(queue, offset)
 
     def _unserved(self, queue: QueueId, offset: int) -> Unavailable:
-        """The error for a message that no side gave though one may have it."""
+        """Return the error for a message that no side served although one may have it."""
         if self.is_awaited:
             return self.away()
         return Unavailable("the message moves faster than it is read", str(queue), offset)
@@ -416,15 +418,15 @@ class TieredReads:
     async def _is_absent(self, queue: QueueId, offset: int, *, is_lacking: bool) -> bool:
         """Whether no side has a message.
 
-        `is_lacking`: the hot log did not have it, and the tier gave none. Where it lies in the
-        middle of the hot log, a repair gave it up: what retention took is below its first message.
+        `is_lacking`: the hot log did not have it, and the tier served none. If its offset lies
+        within the hot log, a repair gave it up, for retention deletes only below the first message.
         """
         joined = await self.joined(queue)
         is_given_up = is_lacking and joined.hot_spans(offset) and not self.is_awaited
         return joined.next_from(offset) != offset or is_given_up
 
     async def _source(self, queue: QueueId, offset: int, messages: int) -> Source:
-        """Who is asked first, by the level."""
+        """Choose the first side to read, by the level."""
         tier = self.tier
         span = None if tier is None else tier.span(queue)
         commit = None if span is None else span.end
@@ -467,7 +469,7 @@ class TieredReads:
 
 
 async def _from_tier(cold: ColdSide, request: Request) -> GetMessageResult | None:
-    """What the tier gives; None if it does not have the message."""
+    """Read from the tier; None if it does not have the message."""
     topic, queue_id = request.queue
     bytes_max = request.bytes_max
     result = await cold.fetcher.get_message(

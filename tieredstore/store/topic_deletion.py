@@ -1,4 +1,4 @@
-"""Deleting topics of a store: which may be, and from hot log and tier in the order that is safe."""
+"""Deletion of topics: validation of the names, then hot log and tier in the safe order."""
 
 from collections.abc import Collection, Iterable
 
@@ -10,12 +10,12 @@ from tieredstore.store.protocol import MessageStore
 def deletable(
     topics: Collection[str], own: Collection[str] = (), held: Collection[str] = ()
 ) -> frozenset[str]:
-    """The topics that a call names, each once. Pure.
+    """Return the topics that a call names, each once. Pure.
 
     Args:
-        topics: what the call names.
-        own: topics that a broker makes for itself; see `own_topics`.
-        held: topics of which the store has queues. Also system topics among them are deleted.
+        topics: the names of the call.
+        own: topics that a broker creates for itself; see `own_topics`.
+        held: topics of which the store has queues. System topics among them may be deleted.
 
     Raises:
         ValueError: one of them is a system topic that the store does not have, or the call names
@@ -31,7 +31,7 @@ def deletable(
 def unused(
     topics: Iterable[str], retained: Collection[str], own: Collection[str] = ()
 ) -> list[str]:
-    """The topics that are neither retained nor system topics, in order. Pure.
+    """Return the topics that are neither retained nor system topics, sorted. Pure.
 
     Raises:
         ValueError: `retained` is one text in place of several.
@@ -51,7 +51,7 @@ async def delete_topics(
 
 
 def topics_of(inner: MessageStore, cold: ColdSide | None) -> dict[str, int]:
-    """The topics of hot log and tier, with how many queues: 0 to one less. O(queues)."""
+    """Return topics of hot log and tier, with their queue counts (highest id + 1). O(queues)."""
     counts = dict(inner.topics())
     for topic, queue_id in () if cold is None else cold.tier.state.queues:
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)
@@ -59,7 +59,7 @@ def topics_of(inner: MessageStore, cold: ColdSide | None) -> dict[str, int]:
 
 
 def queue_ids_of(topic: str, inner: MessageStore, cold: ColdSide | None) -> list[int]:
-    """The queues of a topic in hot log and tier, ascending. O(queues)."""
+    """Return the queues of a topic in hot log and tier, ascending. O(queues)."""
     ids = set(inner.queue_ids(topic))
     ids |= {one for name, one in (() if cold is None else cold.tier.state.queues) if name == topic}
     return sorted(ids)
