@@ -1,9 +1,9 @@
-"""Hot log of our own: a store directory that this process writes, in RocketMQ's local format.
+"""Hot log: a store directory in RocketMQ's local format, written by this process.
 
-`open_hot_log` opens a directory, `HotLog` appends and reads; `hot_log_source.py` feeds the
-dispatcher; a Java broker opens the directory after a clean end. `encoding.py` and `batch_plan.py`
-decide what is written where, `appending.py` and `appender.py` write it, `reading.py` and
-`trimming.py` read and delete. The files themselves are in `log/`.
+`open_hot_log` opens a directory. `HotLog` appends and reads. `hot_log_source.py` feeds the
+dispatcher. A Java broker can open the directory after a clean shutdown. `encoding.py` and
+`batch_plan.py` plan the bytes and their positions. `appending.py` and `appender.py` write them.
+`reading.py` reads. `trimming.py` deletes old files. `log/` has the files themselves.
 
 ```
 commitlog/00000000000000000000              records of all queues; name: first byte

@@ -1,9 +1,9 @@
-"""All that changes the files of a hot log: what its threads do, in plain blocking calls.
+"""Changes of the files of a hot log, in blocking calls for its threads.
 
-A1  A group of messages is appended wholly or not at all: what a failed write left is made zeros.
+A1  A group of messages is appended wholly or not at all: bytes of a failed write are zeroed.
 A2  A CommitLog file is begun only after the units of all earlier records were synced.
-A3  After a failed sync, or a write that cannot be taken back, nothing is appended any more:
-    what the disk holds is not known, and the next start finds it out.
+A3  After a failed sync, or a write that cannot be undone, all appends fail: the content of the disk
+    is unknown until the next start recovers it.
 """
 
 import logging
@@ -35,25 +35,24 @@ LOGGER = logging.getLogger("tieredstore.hot")
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What became of a deletion of topics."""
+    """Result of a deletion of queues."""
 
     flushed: int
-    """Position up to which the CommitLog is durable: all that was appended before."""
+    """CommitLog position up to which all is durable. It covers all earlier appends."""
     queues: frozenset[QueueId] = frozenset()
-    """Those that are gone."""
+    """Deleted queues."""
     failed: Exception | None = None
-    """Why something of them is still on the disk; it goes when the call is repeated, or with the
-    next start."""
+    """Error that left files of them on disk. A repeated call, or the next start, deletes them."""
 
 
 class Appender:
-    """The writer of one store directory.
+    """Writer of one store directory.
 
-    One thread at a time plans and appends; another may `flush` meanwhile.
+    One thread at a time plans and appends. Another one may call `flush` meanwhile.
     """
 
     def __init__(self, directory: StoreDirectory, options: HotWriteOptions, clock: Clock) -> None:
-        """Recover what is there.
+        """Recover the directory.
 
         Raises:
             Denied: files have other lengths than configured, or there are queues of other kinds.
@@ -73,33 +72,33 @@ class Appender:
         self._ends_file = DurableEndsFile(directory.durable_ends)
         durable = self._ends_file.read()
         self.deleted = DeletedQueues(directory.deleted_queues)
-        """Queues that were deleted, and may be made again."""
+        """Deleted queues, which may be created again."""
         directory.begin(clock)
         left = finish_deletion(self.queues, self.deleted)
         found = Directory(was_closed, checkpoint, durable, self.deleted, directory.truncated)
         self.recovered: LogEnd = recover(self.log, self.queues, found, rescan=bool(left))
-        """What the start found."""
+        """Result of the recovery."""
         self.end = self.recovered.position
         """Position after the last record."""
         self.next_offsets = dict(self.recovered.next_offsets)
-        """The offset of each queue's next message."""
+        """Offset of each queue's next message."""
         self._begins: dict[QueueId, int] = {}
-        """First offsets of queues without a message; none of these is in `next_offsets`."""
+        """First offsets of queues without a message. None of these is in `next_offsets`."""
         self._left: set[QueueId] = set()
-        """Deleted queues of which files may be there."""
+        """Deleted queues that may still have files."""
         self._begin_deleted()
         stamp = self.recovered.store_timestamp or checkpoint.log_timestamp
         self._store_timestamp = stamp
         self._state = threading.Lock()
-        """Held while the end and the next offsets change, which belong together."""
+        """Held while `end` and `next_offsets` change together."""
         self._checkpoint = self._checkpoint_of(self.end, stamp)
         self._ends = DurableEnds(self.end, dict(self.next_offsets), self.log.min_position)
-        """What `durableEnds` has."""
+        """Content of `durableEnds`."""
         self._flushed = self.end
         self._flushing = threading.Lock()
         self._checkpointing = threading.Lock()
         self.broken = ""
-        """Why nothing can be appended any more; "" while it can."""
+        """Reason for which all appends fail; "" while they do not."""
         alive = {queue.topic for queue in self.next_offsets}
         gone = {queue.topic for queue in left if not self.deleted[queue].keeps_topic}
         self._topics.forget(gone - alive, clock.now_ms())
@@ -109,7 +108,7 @@ class Appender:
         self._warn_of_untiered()
 
     def _warn_of_untiered(self) -> None:
-        """Name topics that an older version of this program, or a broker, left here."""
+        """Warn of topics that are never tiered, from an older version or a broker."""
         own = self.options.own_topics
         found = {queue.topic for queue in self.next_offsets if untiered_reason(queue.topic, own)}
         if found:
@@ -131,18 +130,18 @@ class Appender:
         return self._flushed
 
     def next_offset(self, queue: QueueId) -> int:
-        """The offset that the next message of a queue gets."""
+        """Return the offset of a queue's next message."""
         known = self.next_offsets.get(queue)
         return self._begins.get(queue, 0) if known is None else known
 
     def append(self, messages: Sequence[Prepared]) -> AppendPlan:
-        """`plan` and `carry_out`; returns what was done."""
+        """Plan and carry out an append. Return the plan."""
         plan = self.plan(messages)
         self.carry_out(plan)
         return plan
 
     def plan(self, messages: Sequence[Prepared]) -> AppendPlan:
-        """Say where messages go; nothing is changed."""
+        """Plan the positions of messages. Changes nothing."""
         starts = self._starts_of(messages) if self._begins else {}
         plan = plan_append(
             self.end,
@@ -155,7 +154,7 @@ class Appender:
         return plan
 
     def plan_alike(self, messages: Sequence[NewMessage], now_ms: int) -> AppendPlan | None:
-        """The same of messages as they came, faster; None where `plan` must: see `plan_alike`."""
+        """Plan new messages by columns, faster. None if `plan` must do it: see `plan_alike`."""
         plan = plan_alike(
             self.end, self.next_offsets, messages, now_ms=now_ms, options=self.options
         )
@@ -164,7 +163,7 @@ class Appender:
         return plan
 
     def is_quick(self, plan: AppendPlan) -> bool:
-        """Whether only open files are written, into the page cache: nothing is made or synced."""
+        """Whether the plan only writes to open files in the page cache: no new files, no syncs."""
         if len(plan.files) != 1 or plan.starts or not self.log.is_open_at(plan.files[0].position):
             return False
         known, queues = self.next_offsets, self.queues
@@ -174,9 +173,10 @@ class Appender:
         return True
 
     def carry_out(self, plan: AppendPlan) -> None:
-        """Write records and units; in the page cache afterwards, and visible to readers.
+        """Write records and units into the page cache and make them visible to readers.
 
-        One write a CommitLog file and one a queue. The plan was made of what is there now.
+        One write for each CommitLog file and one for each queue. The plan must be of the present
+        state.
 
         Raises:
             Unavailable: no space, or the device failed; nothing was appended.
@@ -200,7 +200,7 @@ class Appender:
             self.end = plan.end
 
     def _write(self, plan: AppendPlan, written: list[QueueId]) -> None:
-        """Write what a plan has; enters in `written` the queues that have units of it."""
+        """Write the content of a plan. Enter in `written` the queues whose units were written."""
         new = [queue for queue in plan.next_offsets if queue not in self.next_offsets]
         if new:
             self._drop(self._left.intersection(new))
@@ -216,7 +216,7 @@ class Appender:
                 self.queues.write(queue, first, units)
 
     def append_one(self, message: NewMessage, now_ms: int) -> OnePlan | None:
-        """Append a message if that is quick, and it is none for `plan`; None if nothing was done.
+        """Append a message if that is quick and `plan` is not needed. None if nothing was done.
 
         Raises:
             Unavailable: no space, or the device failed; it was not appended.
@@ -224,7 +224,7 @@ class Appender:
         if self.broken:
             return None
         plan = plan_one(self.end, self.next_offsets, message, now_ms=now_ms, options=self.options)
-        if plan is None:  # as of a queue that has no message yet
+        if plan is None:  # such as of a queue without a message
             return None
         queue, record, unit, (offset, position, size, _) = plan
         queues = self.queues
@@ -243,10 +243,10 @@ class Appender:
         return plan
 
     def _begin_deleted(self) -> None:
-        """Begin each deleted queue above its old end, unless it has a message there already.
+        """Begin each deleted queue above its old end, unless it already has a message there.
 
-        Recovery never finds a lower end but where the log was lost, whole or in part. The records
-        that this log gets now lie below the positions of deletions then, and are messages.
+        Recovery finds a lower end only after a loss of the log, whole or in part. New records then
+        lie below the positions of the deletions, and count as messages.
 
         Raises:
             OSError: the file of the deleted queues cannot be written.
@@ -262,9 +262,9 @@ class Appender:
                 self._begin(queue, one.next_offset)
 
     def _begin(self, queue: QueueId, offset: int) -> None:
-        """Begin a queue at `offset` with its first message. Files that it has are removed first.
+        """Set the offset of a queue's first message. Its old files are removed before that.
 
-        Nothing is written before, and then the fillers of one file, as in Java.
+        The first write adds the fillers of one file, as in Java.
         """
         self.next_offsets.pop(queue, None)
         self._begins[queue] = offset
@@ -274,15 +274,16 @@ class Appender:
     def continue_queues(
         self, offsets: Mapping[QueueId, int], compared: Mapping[QueueId, int] | None = None
     ) -> Deletion:
-        """Continue queues that end below `offsets` there, in the thread that appends. Durable.
+        """Continue queues that end below `offsets` there.
 
-        What this log has of such a queue is deleted as by `delete_topics`, for the tier that ends
-        at the offset has it. Topics stay in `config/topics.json`.
+        On the appending thread. Durable on return. This log's messages of such a queue are deleted
+        as by `delete_topics`, for the tier, which ends at the offset, has them. Topics stay in
+        `config/topics.json`.
 
         Args:
-            offsets: where the queues end in the tier.
-            compared: the next offsets for which hot log and tier were compared. A queue with
-                another one by now is left as it is. None: of any.
+            offsets: ends of the queues in the tier.
+            compared: the next offsets at which hot log and tier were compared. A queue whose next
+                offset has changed since is left as it is. None: no check.
 
         Raises:
             Unavailable, Denied: the store cannot be written; nothing was changed.
@@ -297,21 +298,24 @@ class Appender:
         return self._delete(behind) if behind else Deletion(self._flushed)
 
     def set_retention(self, topic: str, hours: int | None) -> None:
-        """Note a topic's hours in `config/topics.json`, in the thread that appends. Durable.
+        """Write a topic's retention to `config/topics.json`.
+
+        On the appending thread. Durable on return.
 
         Raises:
-            NotFound: the topic is not there.
+            NotFound: the topic does not exist.
             OSError: the file cannot be written.
         """
         text = None if hours is None else str(hours)
         self._topics.set_attribute(topic, RESERVE_TIME, text, self._clock.now_ms())
 
     def delete_topics(self, topics: Collection[str]) -> Deletion:
-        """Delete all queues of topics, in the thread that appends.
+        """Delete all queues of topics. On the appending thread.
 
-        It is done once `config/deletedQueues.json` says so, which is durable first; then the topics
-        go from `config/topics.json`, and the ConsumeQueues' files. The records stay in the
-        CommitLog until its files expire. A queue of such a name goes on above the old end.
+        The deletion takes effect with the durable write of `config/deletedQueues.json`. Then the
+        topics are removed from `config/topics.json`, and the ConsumeQueue files are deleted. The
+        records stay in the CommitLog until its files expire. A new queue of such a name continues
+        above the old end.
 
         Raises:
             Unavailable, Denied: the store cannot be written; nothing was deleted.
@@ -325,8 +329,8 @@ class Appender:
         return self._delete(ends, topics)
 
     def _delete(self, ends: Mapping[QueueId, int], topics: Collection[str] = ()) -> Deletion:
-        """Delete queues, which go on at `ends`, and forget topics."""
-        self.flush_queues()  # else a power failure could take the log's end below the position
+        """Delete queues, which continue at `ends`, and forget topics."""
+        self.flush_queues()  # else a power failure could move the log's end below the position
         gone = {
             queue: DeletedQueue(end, self.end, keeps_topic=queue.topic not in topics)
             for queue, end in ends.items()
@@ -347,7 +351,7 @@ class Appender:
         return Deletion(self._flushed, frozenset(ends))
 
     def _drop(self, queues: Collection[QueueId]) -> None:
-        """Delete the files of deleted queues, and say in the checkpoint how many there are."""
+        """Delete the files of deleted queues, and update the number of queues in the checkpoint."""
         if not queues:
             return
         self.queues.drop(queues)
@@ -358,10 +362,10 @@ class Appender:
                 self.directory.write_checkpoint(self._checkpoint)
 
     def flush(self) -> int:
-        """Make the CommitLog durable up to its end at the moment of the call; returns that.
+        """Make the CommitLog durable up to its end at the moment of the call. Return that end.
 
         Raises:
-            Unavailable: the device failed; the log takes no messages any more.
+            Unavailable: the device failed; all later appends fail.
         """
         with self._flushing:
             self._refuse_if_broken()
@@ -375,11 +379,11 @@ class Appender:
             return end
 
     def flush_queues(self) -> None:
-        """Make ConsumeQueues durable, then the CommitLog, and note that in the checkpoint.
+        """Make ConsumeQueues durable, then the CommitLog. Record that in the checkpoint.
 
         Raises:
-            Unavailable: the device failed; the log takes no messages any more. Or descriptors are
-                short; a later call does it.
+            Unavailable: the device failed, and all later appends fail. Or file descriptors are
+                short, and a later call succeeds.
         """
         with self._checkpointing:
             with self._state:
@@ -397,10 +401,10 @@ class Appender:
                 self.directory.write_checkpoint(self._checkpoint)
 
     def delete_oldest(self, bases: Sequence[int]) -> None:
-        """Delete these CommitLog files, which are the oldest; `durableEnds` has it before.
+        """Delete the oldest CommitLog files `bases`. `durableEnds` records it before.
 
         Raises:
-            OSError: one cannot be deleted; what is left goes with a later call.
+            OSError: one cannot be deleted; a later call deletes the rest.
         """
         if not bases:
             return
@@ -425,7 +429,7 @@ class Appender:
             raise self._break(error) from error
 
     def close(self) -> None:
-        """Make all durable, say so, and let go of the directory. Idempotent.
+        """Make all durable, mark the directory as closed, and release it. Idempotent.
 
         Raises:
             Unavailable: not all is durable; the next start recovers as after a crash.
@@ -446,7 +450,7 @@ class Appender:
             self.directory.close()
 
     def _sync_before(self, position: int) -> None:
-        """Make durable all records before a new file, and their units: A2."""
+        """Make all records before a new file durable, and their units: A2."""
         with self._checkpointing:
             self._sync_queues()
             try:
@@ -455,7 +459,7 @@ class Appender:
                 raise self._break(error) from error
 
     def _starts_of(self, messages: Sequence[Prepared]) -> dict[QueueId, int]:
-        """Where the queues of these messages begin that have none yet and begin above 0."""
+        """Return the first offsets of the empty queues of these messages that begin above 0."""
         return {
             message.queue: self._begins[message.queue]
             for message in messages

@@ -26,7 +26,7 @@ from tieredstore.hot.encoding import (
 
 @dataclass(slots=True)
 class AppendRequest:
-    """The messages of one call."""
+    """Messages of one append call."""
 
     messages: Sequence[NewMessage]
     bytes: int
@@ -36,45 +36,45 @@ class AppendRequest:
     appended: list[Appended] = field(default_factory=list[Appended])
 
     def acknowledge(self) -> None:
-        """Tell the caller where they are; on the loop."""
+        """Return the positions to the caller. On the event loop."""
         if not self.acknowledged.done():
             self.acknowledged.set_result(self.appended)
 
     def fail(self, error: Exception) -> None:
-        """Tell the caller what went wrong; on the loop."""
+        """Raise an error in the caller. On the event loop."""
         if not self.acknowledged.done():
             self.acknowledged.set_exception(error)
 
 
 @dataclass(slots=True)
 class AppendGroup:
-    """What became of the requests that were taken together."""
+    """Result of the requests that were taken from the queue together."""
 
     bytes: int
-    """Of all requests."""
+    """Bytes of all requests."""
     requests: list[AppendRequest]
-    """Those that were appended, in order."""
+    """Appended requests, in order."""
     failed: list[tuple[AppendRequest, Exception]]
     plan: AppendPlan | None = None
-    """What was done; None if nothing was."""
+    """Executed plan; None if nothing was appended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """Something else that changes the files, between two groups."""
+    """Other change of the files, executed between two groups."""
 
     work: Callable[[], None]
-    """Done by the thread; never raises."""
+    """Function for the thread. It never raises."""
     done: Callable[[], None]
-    """Called on the loop afterwards, before it is told of a later group."""
+    """Callback on the event loop after `work`, before the result of any later group."""
 
 
 ALIKE_MESSAGES_MIN = 4
-"""Fewer are planned one by one, which takes less time than columns of them do."""
+"""Smallest batch that is planned by columns. Below it, planning one by one is faster."""
 
 
 class AppendThread:
-    """Runs from the start until `end`. Requests are appended in the order of the calls."""
+    """Thread that appends until `end`. Requests are appended in the order of the calls."""
 
     def __init__(
         self,
@@ -83,39 +83,42 @@ class AppendThread:
         loop: asyncio.AbstractEventLoop,
         written: Callable[[AppendGroup], None],
     ) -> None:
-        """`written` is called on `loop` for each group, in order."""
+        """Start the thread. `written` is called on `loop` for each group, in order."""
         self._appender = appender
         self._clock = clock
         self._loop = loop
         self._on_written = written
         self._inbox: SimpleQueue[AppendRequest | Errand | None] = SimpleQueue()
         self._errand: Errand | None = None
-        """To be done behind the group that was taken."""
+        """Errand to execute after the group that was taken."""
         self._ended = False
         self._untold = 0
-        """Requests that the thread was handed and has not told about; on the loop."""
+        """Requests and errands without a reported result. On the event loop only."""
         self._thread = threading.Thread(target=self._run, name="hot-log-append", daemon=True)
         self._thread.start()
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that it was handed is done and told; on the loop."""
+        """Whether the results of all requests and errands are reported. On the event loop."""
         return not self._untold
 
     def put(self, request: AppendRequest) -> None:
-        """Have the messages appended; returns at once."""
+        """Enqueue an append and return at once."""
         self._untold += 1
         self._inbox.put(request)
 
     def send(self, errand: Errand) -> None:
-        """Have it done behind what was put; returns at once. Until it is told, nothing is idle."""
+        """Enqueue an errand after the requests so far.
+
+        Returns at once. `is_idle` is false until it is done.
+        """
         self._untold += 1
         self._inbox.put(errand)
 
     def append_here(self, request: AppendRequest) -> bool:
-        """Append at once, by the calling thread, the loop's; `is_idle` was true.
+        """Append at once on the calling event loop. `is_idle` must be true.
 
-        False, and nothing is done, where that means more than writing into the page cache.
+        Returns False, and does nothing, if that takes more than writes into the page cache.
         """
         group = self._append([request], quickly=True)
         if group is None:
@@ -124,7 +127,7 @@ class AppendThread:
         return True
 
     def end(self) -> None:
-        """Append what was put, and wait for the thread's end. Blocks."""
+        """Append the queued requests, and wait for the thread's end. Blocks."""
         self._inbox.put(None)
         self._thread.join()
 
@@ -134,7 +137,7 @@ class AppendThread:
             if taken:
                 group = self._append(taken)
                 assert group is not None, "only the loop is in a hurry"
-                with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                with suppress(RuntimeError):  # the loop was closed: no caller waits any more
                     self._loop.call_soon_threadsafe(self._tell_of, group, len(taken))
             if (errand := self._errand) is not None:
                 self._errand = None
@@ -143,7 +146,10 @@ class AppendThread:
                     self._loop.call_soon_threadsafe(self._tell_of_errand, errand)
 
     def _take(self) -> list[AppendRequest]:
-        """What waits, up to `group_bytes_max` or an errand; waits for the first, or for the end."""
+        """Take queued requests up to `group_bytes_max` or an errand.
+
+        Wait for the first, or for the end.
+        """
         taken: list[AppendRequest] = []
         size = 0
         request = self._inbox.get()
@@ -160,9 +166,9 @@ class AppendThread:
         return taken
 
     def _append(self, taken: list[AppendRequest], *, quickly: bool = False) -> AppendGroup | None:
-        """Encode and write; never raises, for a thread that ends would leave callers waiting.
+        """Encode and write. Never raises, for an ended thread would leave callers waiting.
 
-        None if it was to be quick, and is not; then nothing is done.
+        Returns None, and does nothing, if `quickly` is set and the append is not quick.
         """
         group = AppendGroup(sum(request.bytes for request in taken), [], [])
         try:
@@ -185,7 +191,7 @@ class AppendThread:
         return group
 
     def _planned(self, taken: list[AppendRequest], group: AppendGroup) -> AppendPlan:
-        """Where the messages go; enters in `group` whose are refused and whose are not."""
+        """Plan the positions of the messages. Enter accepted and refused requests in `group`."""
         now_ms = self._clock.now_ms()
         messages = taken[0].messages
         if len(taken) > 1:
@@ -225,40 +231,42 @@ class AppendThread:
 
 @dataclass(slots=True)
 class _Unflushed:
-    """What is written and not known to be durable; of its messages nothing is kept."""
+    """Written group that is not known to be durable. Its messages are not kept."""
 
     end: int
-    """Position after it."""
+    """CommitLog position after the group."""
     next_offsets: dict[QueueId, int]
-    """Of the queues that it lets grow."""
+    """Next offsets of the queues that the group extends."""
     requests: list[AppendRequest] = field(default_factory=list[AppendRequest])
-    """Those that wait for it to be durable."""
+    """Requests that wait for the group to be durable."""
 
 
 class QueueEnds:
-    """The ends of the queues of one log; neither of the two goes back while a queue is there."""
+    """Watermarks of the queues of one log. Both only rise while a queue exists."""
 
     def __init__(self, next_offsets: Mapping[QueueId, int], *, is_sync: bool) -> None:
         self.visible: dict[QueueId, int] = dict(next_offsets)
-        """The offset after the last message of each queue that can be read: acknowledged ones."""
+        """High watermark of each queue: the offset after its last acknowledged, readable
+        message."""
         self.durable: dict[QueueId, int] = dict(next_offsets)
-        """The same of those that are on the disk for certain."""
+        """Durable watermark of each queue: the offset after its last message that is synced to
+        disk."""
         self.revision = 0
-        """Raised whenever `visible` changes."""
+        """Counter of changes of `visible`."""
         self.unflushed: deque[_Unflushed] = deque()
         self.news = asyncio.Event()
-        """Set when messages became durable; whoever waits for it clears it."""
+        """Set when messages became durable. Its waiter clears it."""
         self.on_visible: Callable[[Mapping[QueueId, int]], None] = lambda _: None
-        """Told the new ends of queues that can be read further than before."""
+        """Callback with the new ends of queues whose high watermark rose."""
         self._is_sync = is_sync
         self._grows = False
-        """Whether the newest entry of `unflushed` takes in what is written next."""
+        """Whether the newest entry of `unflushed` absorbs the next writes."""
 
     def __repr__(self) -> str:
         return f"<QueueEnds: {len(self.visible)} queues, {len(self.unflushed)} groups to sync>"
 
     def written(self, plan: AppendPlan, requests: list[AppendRequest]) -> None:
-        """A group was written; without sync flush that is what its callers wait for."""
+        """Record a written group. Acknowledge it now, or after its sync with SYNC_FLUSH."""
         if self._is_sync:
             self.unflushed.append(_Unflushed(plan.end, plan.next_offsets, requests))
             return
@@ -268,7 +276,10 @@ class QueueEnds:
         self._wait_for_sync(plan.end, plan.next_offsets)
 
     def written_one(self, queue: QueueId, next_offset: int, end: int) -> None:
-        """One message was written up to `end`; nobody waits for its sync, for that is not sync."""
+        """Record one message written up to `end`.
+
+        ASYNC_FLUSH only: no caller waits for its sync.
+        """
         assert not self._is_sync, "who waits is in the group that `written` is told of"
         self.visible[queue] = next_offset
         self.revision += 1
@@ -276,7 +287,7 @@ class QueueEnds:
         self._wait_for_sync(end, {queue: next_offset})
 
     def _wait_for_sync(self, end: int, next_offsets: Mapping[QueueId, int]) -> None:
-        """Note what was written and nobody waits for, as written up to `end`."""
+        """Record writes up to `end` for which no caller waits."""
         if self._grows:  # one entry for all until the next sync: there may be 100,000 till then
             newest = self.unflushed[-1]
             newest.end = end
@@ -286,11 +297,11 @@ class QueueEnds:
             self._grows = True
 
     def flushing(self) -> None:
-        """A sync begins: what is written from now on may not be in it."""
+        """Record the start of a sync, which may miss all later writes."""
         self._grows = False
 
     def flushed(self, position: int) -> None:
-        """The CommitLog is durable up to `position`."""
+        """Record that the CommitLog is durable up to `position`."""
         while self.unflushed and self.unflushed[0].end <= position:
             entry = self.unflushed.popleft()
             self._grows = self._grows and bool(self.unflushed)
@@ -302,21 +313,21 @@ class QueueEnds:
             self.news.set()
 
     def forget(self, queues: Collection[QueueId]) -> None:
-        """These queues were deleted, and all that was written of them before is durable."""
+        """Forget deleted queues. All their earlier writes are durable."""
         self.revision += 1
         for queue in queues:
             self.visible.pop(queue, None)
             self.durable.pop(queue, None)
 
     def fail(self, error: StoreError) -> None:
-        """What is not durable never will be, as far as we know."""
+        """Fail all requests that wait for durability, after a failed sync."""
         while self.unflushed:
             for request in self.unflushed.popleft().requests:
                 request.fail(error)
         self._grows = False
 
     def _show(self, next_offsets: Mapping[QueueId, int]) -> None:
-        """Let messages below these be read; of each group once, in order."""
+        """Raise the high watermarks to these offsets. Called once for each group, in order."""
         self.visible |= next_offsets
         self.revision += 1
         self.on_visible(next_offsets)
@@ -325,24 +336,30 @@ class QueueEnds:
 ResultT = TypeVar("ResultT")
 
 HERE_BYTES_MAX = 64 << 10
-"""The loop itself appends calls up to so many bytes, where that is quick: some 0.1 ms. A hop to a
-thread and back costs as much as a dozen small messages."""
+"""Largest call that the event loop itself appends, in bytes, if that is quick: some 0.1 ms.
+
+A hop to a thread and back costs as much as a dozen small messages.
+"""
 HERE_MESSAGES_MAX = 64
-"""After so many that it appended itself, the loop lets other tasks run."""
+"""Messages that the event loop appends before it runs other tasks."""
 SLOW_S = 0.1
-"""A call that took the loop so long ran into the kernel's write-back, or another process."""
+"""Duration in seconds after which a call is slow: write-back of the kernel or another process held
+it up."""
 PAUSES = 10
-"""For so many times as long, the thread appends then: waiting for a disk takes at most one part in
-eleven of the loop's time."""
+"""Multiple of a slow call's duration for which the thread appends afterwards. Waits for a disk thus
+take at most one part in eleven of the event loop's time."""
 
 
 class AppendCalls:
-    """Takes the messages of calls, in their order, and tells `ends` what was written."""
+    """Append calls in their order, on the event loop or on the thread.
+
+    Reports the results to `ends`.
+    """
 
     def __init__(
         self, appender: Appender, ends: QueueEnds, clock: Clock, written: Callable[[], None]
     ) -> None:
-        """`written` is called on the loop, after `ends` was told."""
+        """Start the thread. `written` is called on the event loop after each update of `ends`."""
         self._appender = appender
         self._options = appender.options
         self._ends = ends
@@ -362,9 +379,9 @@ class AppendCalls:
         return f"<AppendCalls: {self._waiting_bytes} bytes wait>"
 
     def append_at_once(self, message: NewMessage) -> Appended | None:
-        """Append one message now, as `append_many` would, if nothing has to be waited for.
+        """Append one message now, as `append_many`, if that needs no wait.
 
-        None, and nothing is done, where something has, or might. No future, no task.
+        Creates no future and no task. Returns None, and does nothing, if it needs a wait, or might.
 
         Raises:
             Unavailable: no space left, or the device failed; see `HotLog.append_many`.
@@ -372,7 +389,7 @@ class AppendCalls:
         if self._waits_for_syncs or self._closed or not self._thread.is_idle:
             return None
         if self._here_messages + 1 >= HERE_MESSAGES_MAX or _bytes_of((message,)) > HERE_BYTES_MAX:
-            return None  # where it is time for other tasks, `append_many` lets them run
+            return None  # other tasks are due, which `append_many` runs
         started_s = self._clock.monotonic_s()
         if started_s < self._here_again_s:
             return None
@@ -410,10 +427,10 @@ class AppendCalls:
         return await request.acknowledged
 
     async def do(self, work: Callable[[], ResultT], done: Callable[[ResultT], None]) -> ResultT:
-        """Do something else behind all that was handed in, in the thread that appends.
+        """Run `work` on the appending thread, after all earlier calls.
 
-        `done` is called with what it returned, on the loop, before later appends are told of.
-        Cancelling does not take it back.
+        `done` is called with its result on the event loop, before the results of later appends.
+        Cancelling does not undo it.
 
         Raises: as `work`; then `done` is not called.
         """
@@ -440,16 +457,16 @@ class AppendCalls:
         return outcome[0]
 
     def close(self) -> None:
-        """Take no more; who waits for room is told."""
+        """Reject further calls. Calls that wait for room raise Closed."""
         self._closed = True
         self._has_room.set()
 
     def end(self) -> None:
-        """Append what was taken. Blocks; after `close`."""
+        """Append all accepted messages. Blocks. Call `close` first."""
         self._thread.end()
 
     def _appended_here(self, request: AppendRequest) -> bool:
-        """Append at once if nothing waits before it and nothing holds the loop up."""
+        """Append on the event loop if no request is queued and the loop was not slow lately."""
         if request.bytes > HERE_BYTES_MAX or not self._thread.is_idle:
             return False
         started_s = self._clock.monotonic_s()
@@ -460,14 +477,14 @@ class AppendCalls:
         return True
 
     def _look_at_time(self, started_s: float) -> None:
-        """Leave appending to the thread for a while if a call took the loop too long."""
+        """Leave appending to the thread for a while after a slow call."""
         ended_s = self._clock.monotonic_s()
         took_s = ended_s - started_s
         if took_s > SLOW_S:
             self._here_again_s = ended_s + PAUSES * took_s
 
     def _written(self, group: AppendGroup) -> None:
-        """A group was written, or failed; on the loop."""
+        """Handle a written or failed group. On the event loop."""
         self._waiting_bytes -= group.bytes
         if self._waiting_bytes < self._options.waiting_bytes_max:
             self._has_room.set()
@@ -477,15 +494,15 @@ class AppendCalls:
 
 
 def _bytes_of(messages: Sequence[NewMessage]) -> int:
-    """What messages count for while they wait."""
+    """Return the bytes of the messages for the limit of waiting bytes."""
     try:
         if len(messages) == 1:
             return len(messages[0].body) + OVERHEAD
         bodies = sum([len(message.body) for message in messages])
     except (TypeError, AttributeError):
-        bodies = 0  # one has no bytes as its body, for which `prepare` refuses all
+        bodies = 0  # a body has another type, for which `prepare` refuses all
     return bodies + OVERHEAD * len(messages)
 
 
 OVERHEAD = 256
-"""Bytes that a message is counted with beside its body."""
+"""Bytes that each message counts in addition to its body."""

@@ -38,7 +38,7 @@ _pack_unit_one = ConsumeQueueUnit.LAYOUT.pack
 
 
 class OnePlan(NamedTuple):
-    """One message's record and unit, and where they go; nothing is changed yet."""
+    """Record and unit of one message, and their place. Not written yet."""
 
     queue: QueueId
     record: bytes
@@ -54,15 +54,15 @@ def plan_one(
     now_ms: int,
     options: HotWriteOptions,
 ) -> OnePlan | None:
-    """Place a message after `end`, as `prepare` and `plan_append` would; None where they must.
+    """Place a message after `end`, as `prepare` and `plan_append` would. None if they must do it.
 
-    They must where it is refused, has no unit, is the first of its queue, or does not go to the
-    file of `end`. Some 3 us.
+    They must if the message is refused, has no unit, is the first of its queue, or does not go to
+    the file of `end`. Costs some 3 us.
     """
     try:
         return _plan_one(end, next_offsets, message, now_ms, options)
     except (AttributeError, TypeError, ValueError, StructError):
-        return None  # `prepare` says what is wrong
+        return None  # `prepare` reports the reason
 
 
 def _plan_one(
@@ -113,7 +113,10 @@ def _plan_one(
 
 @lru_cache(KEPT_MAX)
 def _common(topic: str, queue_id: int, sys_flag: int, born_host: Host, store_host: Host):  # noqa: ANN202
-    """What messages have in common that agree in these fields; None where they have no unit."""
+    """Return the encoded parts that messages with equal arguments share.
+
+    None for those without a unit.
+    """
     if sys_flag & TRANSACTION_MASK in WITHOUT_UNIT or sys_flag & INNER_BATCH:
         return None
     queue, magic, encoded = queue_of(topic, queue_id)
@@ -129,13 +132,16 @@ _pack_length = Struct(">h").pack
 _pack_unit = ConsumeQueueUnit.LAYOUT.pack
 _join_pair = NAME_END.join
 _RECORD_END = b"\0" + PAIR_END.encode()
-"""Zeros are in no stored properties of the usual kind; what follows one begins as behind a pair."""
+"""Separator of joined properties.
+
+Usual stored properties have no zero byte, so a name after it begins as after a pair.
+"""
 _TAGS_OF_RECORD = re.compile(
     PAIR_END.encode() + TAGS_BEGIN + b"([^" + PAIR_END.encode() + b"\0]*)[^\0]*\0"
 )
 _new = cast("Callable[..., Appended]", tuple.__new__)  # pyright: ignore[reportUnknownMemberType] - its items
 _appended = partial(_new, Appended)
-"""`Appended._make`, without its own check of the length."""
+"""`Appended._make`, without its check of the length."""
 
 
 def plan_alike(
@@ -146,15 +152,15 @@ def plan_alike(
     now_ms: int,
     options: HotWriteOptions,
 ) -> AppendPlan | None:
-    """Place messages after `end`, as `prepare` and `plan_append` would; None where they must.
+    """Place messages after `end`, as `prepare` and `plan_append` would. None if they must do it.
 
-    They must where messages differ in more than queue, body, properties and time of birth, where
-    one is refused, or where they do not all go to the file of `end`. Some 1.5 us a message.
+    They must if messages differ in more than queue, body, properties and time of birth, if one is
+    refused, or if they do not all go to the file of `end`. Costs some 1.5 us a message.
     """
     try:
         return _plan(end, next_offsets, messages, now_ms, options)
     except (AttributeError, TypeError, ValueError, StructError):
-        return None  # `prepare` says what is wrong with which
+        return None  # `prepare` reports the message and the reason
 
 
 def _plan(
@@ -170,7 +176,7 @@ def _plan(
     for column in (topics, flags, sys_flags, *hosts_and_rest):
         if column.count(column[0]) != len(column):
             return None
-    if set(map(type, bodies)) != {bytes}:  # `len` of others may count something else
+    if set(map(type, bodies)) != {bytes}:  # `len` of other types may not count bytes
         return None
     encoded = _encoded(properties)
     is_special = sys_flags[0] & TRANSACTION_MASK in WITHOUT_UNIT or sys_flags[0] & INNER_BATCH
@@ -228,7 +234,7 @@ def _host(host: Host | None, options: HotWriteOptions) -> tuple[bytes, int, bool
 def _by_queue(
     queue_ids: Sequence[int], units: "map[bytes]", firsts: Mapping[int, int]
 ) -> tuple[Sequence[int], dict[int, list[bytes]]]:
-    """The queue offset of each message, and the units of each queue."""
+    """Return the queue offset of each message, and the units of each queue."""
     if len(firsts) == 1:
         [(queue_id, first)] = firsts.items()
         return range(first, first + len(queue_ids)), {queue_id: list(units)}
@@ -244,7 +250,7 @@ def _by_queue(
 def _encoded(
     column: Sequence[Mapping[str, str] | bytes],
 ) -> tuple[Sequence[bytes], bytes, Sequence[int]] | None:
-    """Stored properties, what closes each of them, and tags codes; None where one is special."""
+    """Return stored properties, the end of each, and tags codes. None if one is special."""
     if set(map(type, column)) == {bytes}:
         stored = cast("Sequence[bytes]", column)
         return stored, b"", _tag_codes(stored)
@@ -268,7 +274,7 @@ def _encoded(
 
 
 def _tag_codes(stored: Sequence[bytes]) -> Sequence[int]:
-    """Tags codes of properties in their stored form; as `stored_properties`, which may refuse."""
+    """Return the tags codes of stored properties; as `stored_properties`, which may refuse."""
     joined = _RECORD_END.join((b"", *stored, b""))
     tags = _TAGS_OF_RECORD.findall(joined)
     is_plain = (

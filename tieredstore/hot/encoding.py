@@ -40,73 +40,76 @@ from provider.object_store import Buffer
 from tieredstore.hot.options import HotWriteOptions
 
 KEPT_MAX = 4096
-"""Topics, hosts and tags whose encoded form is kept: some 300 bytes each."""
+"""Maximum of cached encodings of topics, hosts and tags: some 300 bytes each."""
 
 _INT16 = Struct(">h")
 _PAIR_END = PAIR_END.encode()
 _ZERO_PAGE = bytes(4096)
-"""Recovery takes a page of zeros for one that never reached the disk."""
+"""Page of zeros, which recovery takes for one that never reached the disk."""
 TAGS_BEGIN = (TAGS + NAME_END).encode()
-"""What stands before the tags in stored properties."""
+"""Text before the tags in stored properties."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_" + 4 * "X"
-"""RocketMQ's topic of delayed messages, whose units have a time of delivery for a tags code."""
+"""RocketMQ's topic of delayed messages. The tags code of their units is a time of delivery."""
 DELAY_LEVEL = "DELAY"
-"""The property with the level of a delayed message."""
+"""Property with the level of a delayed message."""
 DELAYS_S = (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
 """RocketMQ's `messageDelayLevel`, by level from 1 on."""
 INNER_BATCH = 0x80
-"""RocketMQ's flag of a body that holds several messages under one offset each."""
+"""RocketMQ's flag of a body that holds several messages with an offset each."""
 WITHOUT_UNIT = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 """Transactions that never enter a ConsumeQueue."""
 
 
 class MessageRefused(ValueError):
-    """Change the message: it is too large, or has a field that no record can hold."""
+    """Invalid message: it is too large, or has a field that no record can hold."""
 
 
 class NewMessage(NamedTuple):
-    """A message to append. Body and `sys_flag` go together: a compressed body says so there."""
+    """Message to append. `sys_flag` must match the body: it marks a compressed body."""
 
     topic: str
     queue_id: int
     body: bytes
     properties: Mapping[str, str] | bytes = b""
-    """Names and values, or their stored form; `KEYS`, `TAGS` and `UNIQ_KEY` have meanings."""
+    """Names and values, or their stored form. `KEYS`, `TAGS` and `UNIQ_KEY` have meanings."""
     flag: int = 0
-    """The user's own number."""
+    """Number of the user."""
     sys_flag: int = 0
-    """RocketMQ's bits: compression, transaction; those of the hosts are set by themselves."""
+    """RocketMQ's bits: compression, transaction. The bits of the hosts are set automatically."""
     born_timestamp: int | None = None
-    """When the producer made it, in Unix ms; None: now."""
+    """Time of creation by the producer, Unix ms; None: now."""
     born_host: Host | None = None
-    """The producer; None: the store's own host."""
+    """Host of the producer; None: the store's own host."""
     store_host: Host | None = None
-    """The broker, for messages that another one took; None: the store's own host."""
+    """Host of the broker, for messages that another broker accepted; None: the store's own host."""
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
 
 
 class Prepared(NamedTuple):
-    """A record but for its queue offset and its position, which are known when it is written."""
+    """Encoded record without its queue offset and position, which the append adds."""
 
     queue: QueueId
     has_unit: bool
-    """Prepared and rolled-back transactions never enter a ConsumeQueue; their offset is 0."""
+    """Whether the message has a ConsumeQueue unit.
+
+    Prepared and rolled-back transactions have none, and offset 0.
+    """
     size: int
     """Length of the record in bytes."""
     tag_code: int
     store_timestamp: int
     fixed: bytearray
-    """The fields before the body."""
+    """Fields before the body."""
     body: bytes
     after: bytes
-    """Topic and properties; without the checksum property, whose room `size` has."""
+    """Topic and properties, without the checksum property. `size` includes its room."""
     room: int
     """Bytes that must be left in the CommitLog file: `size`, or more (`kept_together`)."""
 
 
 def prepare(message: NewMessage, now_ms: int, options: HotWriteOptions) -> Prepared:
-    """Check a message and encode it as the broker does. About 2 us, and 0.2 us per KiB of body.
+    """Validate a message and encode it as the broker does. About 2 us, and 0.2 us per KiB of body.
 
     `now_ms` is its store timestamp in Unix ms.
 
@@ -164,7 +167,7 @@ def prepare(message: NewMessage, now_ms: int, options: HotWriteOptions) -> Prepa
 
 
 def _refuse_other_types(message: object) -> None:
-    """Say in one sentence what callers without a type checker get wrong.
+    """Explain wrong types of callers without a type checker.
 
     Raises:
         MessageRefused: topic, queue id, body or properties are of another type.
@@ -194,7 +197,7 @@ def _refuse_sys_flag(sys_flag: object) -> None:
     """Refuse flags that no record of this store has.
 
     Raises:
-        MessageRefused: it is no number, or says that the body is a batch.
+        MessageRefused: it is no number, or marks the body as a batch.
     """
     if not isinstance(sys_flag, int):
         raise MessageRefused(f"The sys_flag is of type {type(sys_flag).__name__}, not int.")
@@ -206,10 +209,10 @@ def _refuse_sys_flag(sys_flag: object) -> None:
 
 
 def kept_together(records: Sequence[Prepared], options: HotWriteOptions) -> list[Prepared]:
-    """The same records, all in one CommitLog file, as RocketMQ keeps those of a client's batch.
+    """Place the records in one CommitLog file, as RocketMQ keeps those of a client's batch.
 
     Raises:
-        MessageRefused: they are too many for one.
+        MessageRefused: they are too many for one file.
     """
     total = sum(record.size for record in records)
     if total + BlankRecord.SIZE > options.commit_log_bytes:
@@ -221,16 +224,16 @@ def kept_together(records: Sequence[Prepared], options: HotWriteOptions) -> list
 
 
 def untiered(topic: str, reason: str) -> MessageRefused:
-    """The error for a message of a topic that is never tiered."""
+    """Return the error for a message of a topic that is never tiered."""
     return MessageRefused(f"The topic {topic!r} is never tiered, for {reason}: use another name.")
 
 
 @lru_cache(KEPT_MAX)
 def queue_of(topic: str, queue_id: int) -> tuple[QueueId, int, bytes]:
-    """The queue, the magic number of its records, and the topic as they have it.
+    """Return the queue, the magic number of its records, and the encoded topic.
 
     Raises:
-        MessageRefused: no queue has such a name.
+        MessageRefused: no queue can have such a name.
     """
     reason = check_path_component(topic)
     if reason is not None:
@@ -241,15 +244,15 @@ def queue_of(topic: str, queue_id: int) -> tuple[QueueId, int, bytes]:
         raise MessageRefused(f"The queue id is {queue_id}, not within 0 to {QUEUE_ID_MAX}.")
     magic, encoded = magic_for(topic), topic.encode()
     assert len(encoded) <= TOPIC_BYTES_MAX[magic], "a path component is shorter"
-    # An equal number of another type (1.0) would name another directory, and is kept.
+    # An equal number of another type (1.0) would name another directory, and is cached.
     return QueueId(topic, int(index(queue_id))), magic, encoded
 
 
 def host_of(host: Host) -> tuple[bytes, int, bool]:
-    """Address, port, and whether it is an IPv6 address.
+    """Return the encoded address, the port, and whether the address is IPv6.
 
     Raises:
-        MessageRefused: it is none, or has no address.
+        MessageRefused: it is not a host, or has no address.
     """
     try:
         return _host_of(host)
@@ -270,7 +273,7 @@ def _host_of(host: Host) -> tuple[bytes, int, bool]:
 
 
 def properties_of(properties: Mapping[str, str] | bytes) -> tuple[bytes, int]:
-    """The stored form, and the tags code that the unit has."""
+    """Return the stored form of properties, and the tags code of the unit."""
     if isinstance(properties, bytes):
         return stored_properties(properties)
     try:
@@ -282,13 +285,13 @@ def properties_of(properties: Mapping[str, str] | bytes) -> tuple[bytes, int]:
     if _ZERO_PAGE in encoded:
         raise MessageRefused("Properties with so many zero bytes look like a torn record.")
     tags = properties.get(TAGS, "")
-    if not tags.isascii():  # what is stored counts, which differs for unpaired surrogates
+    if not tags.isascii():  # the stored form counts, which differs for unpaired surrogates
         tags = decode_properties(encoded).get(TAGS, "")
     return encoded, tag_code_of(tags)
 
 
 def stored_properties(raw: bytes) -> tuple[bytes, int]:
-    """Properties that are in their stored form, and their tags code.
+    """Return properties in their stored form, and their tags code.
 
     Raises:
         MessageRefused: recovery would take the record for a torn one.
@@ -314,13 +317,13 @@ def _stored_tag_code(tags: bytes) -> int:
 def sys_flag_and_layout(
     sys_flag: int, born_host: tuple[bytes, int, bool], store_host: tuple[bytes, int, bool]
 ) -> tuple[int, RecordLayout]:
-    """`sys_flag` with the bits of both hosts, and where the fields lie then."""
+    """Return `sys_flag` with the bits of both hosts, and the layout of such a record."""
     sys_flag |= (born_host[2] and BORN_HOST_V6) | (store_host[2] and STORE_HOST_V6)
     return sys_flag, layout_of(sys_flag)
 
 
 def unit_code(topic: str, tags: str, properties: Mapping[str, str], stored_ms: int) -> int:
-    """What a unit has as its tags code: the time of delivery of a scheduled message, in Unix ms.
+    """Return the tags code of a unit: for a scheduled message its time of delivery, Unix ms.
 
     As RocketMQ's `checkMessageAndReturnSize` with the default `messageDelayLevel`. Pure.
     """
@@ -334,7 +337,7 @@ def unit_code(topic: str, tags: str, properties: Mapping[str, str], stored_ms: i
 
 @lru_cache(KEPT_MAX)
 def tag_code_of(tags: str) -> int:
-    """`tag_hash`, remembered."""
+    """Return `tag_hash`, cached."""
     return tag_hash(tags)
 
 
@@ -346,46 +349,46 @@ assert QUEUE_OFFSET_AT + 8 == PHYSICAL_OFFSET_AT, "the two fields are written to
 
 
 class Appended(NamedTuple):
-    """Where a message was put."""
+    """Position and offset of an appended message."""
 
     queue_offset: int
-    """Which message of its queue it is; 0 for prepared and rolled-back transactions."""
+    """Offset in its queue; 0 for prepared and rolled-back transactions."""
     position: int
-    """First byte of its record in the CommitLog."""
+    """CommitLog position of the first byte of its record."""
     size: int
     """Length of its record in bytes."""
     store_timestamp: int
-    """Unix ms."""
+    """Store time, Unix ms."""
 
 
 @dataclass(slots=True)
 class FileAppend:
-    """What one group of messages adds to one CommitLog file, and the units of those records."""
+    """Records of one group for one CommitLog file, and their units."""
 
     position: int
-    """Where in the CommitLog it begins."""
+    """CommitLog position of the first record."""
     parts: list[Buffer] = field(default_factory=list[Buffer])
-    """Records, and the blank one that ends the file."""
+    """Records, and the blank record that ends the file."""
     units: dict[QueueId, tuple[int, bytearray]] = field(
         default_factory=dict[QueueId, tuple[int, bytearray]]
     )
-    """Of each queue, the first new offset and its units."""
+    """First new offset and units of each queue."""
 
 
 @dataclass(slots=True)
 class AppendPlan:
-    """What one group of messages changes; nothing is changed yet."""
+    """Changes of the files for one group of messages. Not carried out yet."""
 
     files: list[FileAppend]
-    """One for each CommitLog file that it reaches, in order."""
+    """Appends to each CommitLog file that the group reaches, in order."""
     appended: list[Appended] = field(default_factory=list[Appended])
-    """One for each message, in order."""
+    """Result for each message, in order."""
     next_offsets: dict[QueueId, int] = field(default_factory=dict[QueueId, int])
-    """Of the queues that grow."""
+    """Next offsets of the queues that grow."""
     end: int = 0
     """Position after the last record."""
     starts: dict[QueueId, int] = field(default_factory=dict[QueueId, int])
-    """Where queues begin that have no message yet, if not at 0."""
+    """First offsets of queues without a message, if above 0."""
 
 
 def plan_append(
@@ -396,10 +399,10 @@ def plan_append(
     file_bytes: int,
     record_crc: bool = False,
 ) -> AppendPlan:
-    """Place messages after `end`. About 1 us a message. Fills in their `fixed` parts.
+    """Place messages after `end`. Fills in their `fixed` parts. About 1 us a message.
 
-    A record that would leave less than 8 bytes of its file goes to the next one, and a blank
-    record takes the rest of the file: a message never spans two.
+    A record that would leave less than 8 bytes of its file goes to the next one, and a blank record
+    fills the rest of the file: a message never spans two files.
     """
     file = FileAppend(end)
     plan = AppendPlan([file])

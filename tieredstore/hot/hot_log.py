@@ -1,4 +1,4 @@
-"""Our own hot log: appended to by many tasks, read by queue offset, in RocketMQ's local format."""
+"""Hot log in RocketMQ's local format: concurrent appends, reads by queue offset, retention."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 
 class HotLog:
-    """The newest messages of a broker, written by this process. `open_hot_log` makes it.
+    """Newest messages of a broker, written by this process. See `open_hot_log`.
 
-    All calls are made on the loop that opened it. Messages of one caller that awaits each call keep
-    their order; those of several calls at once are appended in the order of the calls.
+    Call it on the event loop that opened it only. Messages of a caller that awaits each call keep
+    their order. Concurrent calls are appended in the order of the calls.
     """
 
     def __init__(self, appender: Appender, *, clock: Clock, executor: Executor) -> None:
@@ -51,7 +51,7 @@ class HotLog:
         self._executor = executor
         self._ends = QueueEnds(appender.next_offsets, is_sync=self.is_sync)
         self._first: dict[QueueId, tuple[int, int]] = {}
-        """First offset with a record, and the least position for which that was found out."""
+        """First offset with a record, and the CommitLog's first position for which it was found."""
         self._deletions = 0
         self._flush_due = asyncio.Event()
         self._calls = AppendCalls(appender, self._ends, clock, self._flush_due.set)
@@ -65,72 +65,72 @@ class HotLog:
 
     @property
     def root(self) -> Path:
-        """The store directory."""
+        """Store directory."""
         return self._appender.directory.root
 
     @property
     def commit_log(self) -> Path:
-        """Where the CommitLog's files lie."""
+        """Directory of the CommitLog files."""
         return self._appender.directory.commit_log
 
     @property
     def is_sync(self) -> bool:
-        """Whether an append is acknowledged when it is on the disk."""
+        """Whether appends are acknowledged after their sync to disk."""
         return self._options.flush == "SYNC_FLUSH"
 
     @property
     def news(self) -> asyncio.Event:
-        """Set when messages became durable; whoever waits for it clears it."""
+        """Event that is set when messages became durable. Its waiter clears it."""
         return self._ends.news
 
     def tell(self, on_visible: Callable[[Mapping[QueueId, int]], None]) -> None:
-        """Have `on_visible` called with the new ends of queues that can be read further."""
+        """Set the callback that receives the new ends of queues whose high watermark rose."""
         self._ends.on_visible = on_visible
 
     async def append(self, message: NewMessage) -> Appended:
-        """Append one message; see `append_many`. Where the loop writes it, some 7 us in all."""
+        """Append one message; see `append_many`. Costs some 7 us if the event loop writes it."""
         return self._calls.append_at_once(message) or (await self.append_many([message]))[0]
 
     async def append_many(
         self, messages: Sequence[NewMessage], *, together: bool = False
     ) -> list[Appended]:
-        """Append messages one after the other; returns where each is once it is acknowledged.
+        """Append messages in order. Return their positions once they are acknowledged.
 
-        With SYNC_FLUSH they are on the disk then; calls that wait together share the sync. With
-        ASYNC_FLUSH the kernel has them. They are appended all or none, but for a crash in between.
-        Cancelling a call does not take its messages back. With `together` they go to one CommitLog
-        file, as RocketMQ does with the batch of a client.
+        With SYNC_FLUSH acknowledged messages are on disk. Concurrent calls share the sync. With
+        ASYNC_FLUSH the kernel has them. Messages of a call are appended all or none, but for a
+        crash in between. Cancelling a call does not undo its append. With `together` they go to one
+        CommitLog file, as RocketMQ does with the batch of a client.
 
-        The loop itself writes small calls into the page cache (`appending.py` bounds that):
-        some 5 us a call and 2 us a message; a thread takes others, for 30 us more. Waits while
-        `waiting_bytes_max` bytes wait already.
+        The event loop itself writes small calls into the page cache (`appending.py` bounds that):
+        some 5 us a call and 2 us a message. A thread takes others, for 30 us more. Waits while
+        `waiting_bytes_max` bytes are waiting already.
 
         Raises:
             MessageRefused: one of them breaks a limit; none is appended.
             Unavailable: no space left: none is appended, and a later call may succeed. Or the
-                device failed: whether they are there shows when the store is opened again.
+                device failed: the next opening of the store shows whether they exist.
             Closed: the log was closed.
         """
         return await self._calls.append_many(messages, together=together)
 
     @property
     def revision(self) -> int:
-        """Raised whenever a queue can be read further, or was deleted."""
+        """Counter of changes: raised when a high watermark rises, or a queue is deleted."""
         return self._ends.revision
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of the CommitLog that are there."""
+        """Size of the present CommitLog in bytes."""
         return self._appender.end - self._appender.log.min_position
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was put here, as far as is known, and no queue continues anywhere."""
+        """Whether the log never had a message, as far as is known, and continues no queue."""
         appender = self._appender
         return not (any(self._ends.visible.values()) or appender.end or appender.deleted)
 
     def queues(self) -> list[QueueId]:
-        """The queues that have or had messages, in order."""
+        """Return the queues that have or had messages, sorted."""
         return sorted(self._ends.visible)
 
     def has(self, queue: QueueId) -> bool:
@@ -138,16 +138,16 @@ class HotLog:
         return queue in self._ends.visible
 
     def next_file_offset(self, offset: int) -> int:
-        """The first offset of the ConsumeQueue file after the one that holds `offset`."""
+        """Return the first offset of the ConsumeQueue file after the one that holds `offset`."""
         units = self._options.queue_file_bytes // UNIT_BYTES
         return (offset // units + 1) * units
 
     def end_offset(self, queue: QueueId) -> int:
-        """The offset after the last message of a queue that can be read; 0 if it is not there."""
+        """Return the offset after the last readable message of a queue; 0 if it does not exist."""
         return self._ends.visible.get(queue, 0)
 
     def next_offset(self, queue: QueueId) -> int:
-        """The offset that the next message of a queue gets, also of one without messages."""
+        """Return the offset of the next message of a queue, also of one without messages."""
         return self._appender.next_offset(queue)
 
     async def continue_queues(
@@ -155,11 +155,11 @@ class HotLog:
     ) -> frozenset[QueueId]:
         """Continue queues that end below `offsets` there; see `Appender.continue_queues`.
 
-        Returns those of them. Messages that this log has of them cannot be read from it any more.
+        Returns the continued queues. This log's messages of them can no longer be read from it.
 
         Raises:
             Unavailable, Denied: the store cannot be written; nothing was changed, or files of
-                queues that were continued are still on the disk.
+                continued queues are still on disk.
             Closed: the log was closed.
         """
         self._refuse_if_closed()
@@ -167,9 +167,9 @@ class HotLog:
             return await self._delete(lambda: self._appender.continue_queues(offsets, compared))
 
     async def bounds(self, queue: QueueId) -> Bounds:
-        """Which messages of a queue can be read; (0, 0) for one that is not there.
+        """Return the readable offsets of a queue; (0, 0) for one that does not exist.
 
-        Some 20 units are read after a file was deleted, else nothing.
+        Reads some 20 units after a file was deleted, else nothing.
 
         Raises:
             Unavailable, Denied: its files cannot be read.
@@ -177,7 +177,7 @@ class HotLog:
         """
         self._refuse_if_closed()
         end = self._ends.visible.get(queue)
-        if not end:  # nothing to keep: its first message may come at any offset
+        if not end:  # nothing to cache: its first message may come at any offset
             return Bounds(0, 0)
         least = self._appender.log.min_position
         known = self._first.get(queue)
@@ -185,7 +185,7 @@ class HotLog:
             deletions = self._deletions
             first = await self._do(lambda: first_with_record(self._appender, queue))
             known = (least, first)
-            if deletions == self._deletions:  # else it may be that of a queue that is gone
+            if deletions == self._deletions:  # else it may be that of a deleted queue
                 self._first[queue] = known
         return Bounds(min(known[1], end), end)
 
@@ -197,10 +197,10 @@ class HotLog:
         messages_max: int = 32,
         bytes_max: int = 256 << 10,
     ) -> list[StoredMessage]:
-        """Consecutive messages from `offset` on that were acknowledged; at least one.
+        """Read consecutive acknowledged messages from `offset` on; at least one.
 
         Ends before `messages_max` or `bytes_max` would be exceeded, but for a first message.
-        One read a message where they do not lie side by side; a hop as `pick`.
+        Adjacent records take one read, others one each. A hop to a thread as in `pick`.
 
         Raises:
             OutOfRange: there is no message at `offset`: none yet, or it was deleted.
@@ -222,15 +222,15 @@ class HotLog:
         boundary: Boundary = Boundary.LOWER,
         rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
-        """The offset that a moment, Unix ms, stands for; 0 for a queue that is not there.
+        """Return the offset for a time in Unix ms; 0 for a queue that does not exist.
 
-        LOWER: the first message stored then or later, or the queue's end. UPPER: the last one
-        stored then or earlier, or the queue's first offset; `rules` change it. By bisection, with
-        a small read a step: where the clock was set back, it is one of the places at which the
-        moment is passed.
+        LOWER: the first message stored then or later, or the queue's end. UPPER: the last message
+        stored then or earlier, or the queue's first offset; `rules` change it. Bisects, with a
+        small read a step. If the clock was set back, the result is one of the offsets at which the
+        time is passed.
 
         Raises:
-            Corrupt: a record that was asked is not that of the message.
+            Corrupt: a record on the way is not that of the message.
             Unavailable, Denied: its files cannot be read.
             Closed: the log was closed.
         """
@@ -239,16 +239,16 @@ class HotLog:
         return await self._here_or_done(partial(search_time, self._appender, *wanted))
 
     async def message_store_time(self, queue: QueueId, offset: int) -> int | None:
-        """Store time of one message, Unix ms; None if it is not there. Two small reads.
+        """Return the store time of one message, Unix ms; None if it does not exist.
 
-        Errors as `offset_by_time`.
+        Two small reads. Errors as `offset_by_time`.
         """
         if not 0 <= offset < self._ends.visible.get(queue, 0):
             return None
         return await self._here_or_done(partial(store_time, self._appender, queue, offset))
 
     async def earliest_message_time(self, queue: QueueId) -> int | None:
-        """Store time of a queue's first message, Unix ms; None if there is none.
+        """Return the store time of a queue's first message, Unix ms; None if there is none.
 
         Errors as `offset_by_time`.
         """
@@ -257,14 +257,15 @@ class HotLog:
     async def pick(
         self, queue: QueueId, offset: int, count: int, choose: Choose
     ) -> tuple[Picks, list[StoredMessage]] | None:
-        """What `choose` takes of up to `count` units from `offset` on, with their messages.
+        """Read the messages that `choose` picks of up to `count` units from `offset` on.
 
-        Only messages that were acknowledged; of one ConsumeQueue file; None where there is none.
-        `choose` is called on the loop or in a thread, and perhaps twice. A read for each run of
-        records; a hop only where the page cache lacks something, or there is much to read.
+        Acknowledged messages only, of one ConsumeQueue file. Returns None if there are none.
+        `choose` is called on the event loop or in a thread, possibly twice. One read for each group
+        of adjacent records. Hops to a thread only if the page cache lacks something, or the read is
+        large.
 
         Raises:
-            OutOfRange: a message that was chosen was deleted meanwhile.
+            OutOfRange: a chosen message was deleted meanwhile.
             Corrupt, Unavailable, Denied, Closed: as `get`.
         """
         self._refuse_if_closed()
@@ -283,9 +284,9 @@ class HotLog:
         *,
         estimated_share: float = ESTIMATED_SHARE,
     ) -> bool:
-        """Whether `count` messages from `offset` on are in memory, as far as the kernel tells.
+        """Whether `count` messages from `offset` on are in memory, as far as the kernel reports.
 
-        No if there is none at `offset`. One hop, some 20 us. Errors as `get`.
+        False if there is none at `offset`. One hop to a thread, some 20 us. Errors as `get`.
         """
         self._refuse_if_closed()
         count = min(max(count, 1), self._ends.visible.get(queue, 0) - offset)
@@ -295,17 +296,18 @@ class HotLog:
         return await self._do(partial(are_resident, *asked))
 
     def durable_offset(self, queue: QueueId) -> int:
-        """The offset after the last message of a queue that is on the disk for certain."""
+        """Return the offset after the last message of a queue that is synced to disk."""
         return self._ends.durable.get(queue, 0)
 
     async def trim(self, holds_back: HoldsBack, options: RetentionOptions) -> Trim:
-        """Delete files by age and disk use that the tier has; a round of retention.
+        """Run one round of retention: delete tiered files by age and disk use.
 
-        `holds_back` says of each queue from which offset on its messages must stay
-        (`HotLogFeed.holds_back`); it is called in a thread. One `stat` a file and a unit a queue.
+        `holds_back` returns the offset of a queue from which its messages must stay
+        (`HotLogFeed.holds_back`). It is called in a thread. Costs one `stat` a file and one unit a
+        queue.
 
         Raises:
-            Unavailable, Denied: a file cannot be read or deleted; a later call goes on.
+            Unavailable, Denied: a file cannot be read or deleted; a later call continues.
             Closed: the log was closed.
         """
         async with self._trimming:
@@ -313,15 +315,15 @@ class HotLog:
             return await self._do(lambda: trim(self._appender, holds_back, options, now_s))
 
     async def delete_topics(self, topics: Collection[str]) -> None:
-        """Delete all queues of topics with what was handed in before; other topics go on meanwhile.
+        """Delete all queues of topics, with all earlier accepted messages of them.
 
-        It is durable when the call returns. The records stay in the CommitLog until its files
-        expire. A queue of such a name begins above the old end. A topic that is not there is
-        passed over. Some ten syncs in all, and one for each topic; appends wait for them.
+        Durable on return. Other topics stay available. The records stay in the CommitLog until its
+        files expire. A new queue of such a name begins above the old end. A topic that does not
+        exist is skipped. Costs some ten syncs, and one for each topic. Appends wait for them.
 
         Raises:
-            Unavailable, Denied: the disk failed. Call it again: what is not deleted is there, or is
-                deleted already and still takes room.
+            Unavailable, Denied: the disk failed. Call it again: the rest is not deleted yet, or is
+                deleted and still takes space.
             Closed: the log was closed.
         """
         self._refuse_if_closed()
@@ -329,16 +331,16 @@ class HotLog:
             await self._delete(lambda: self._appender.delete_topics(topics))
 
     async def _delete(self, delete: Callable[[], Deletion]) -> frozenset[QueueId]:
-        """Delete queues behind what was handed in; raises what kept something on the disk."""
+        """Delete queues after all earlier calls. Raise the error that left files on disk."""
         deletion = await self._calls.do(delete, self._forget)
         if deletion.failed is not None:
             raise deletion.failed
         return deletion.queues
 
     async def set_retention(self, topic: str, hours: int | None) -> None:
-        """Note in `config/topics.json` for how many hours the tier keeps a topic. Durable.
+        """Write a topic's retention in the tier to `config/topics.json`, in hours.
 
-        `hours`: None: as long as `tieredStoreFileReservedTime` says.
+        Durable on return. `hours`: None: the default, `tieredStoreFileReservedTime`.
 
         Raises:
             NotFound: the topic has no message yet.
@@ -361,17 +363,20 @@ class HotLog:
             self._first.pop(queue, None)
 
     async def flush(self) -> None:
-        """Make all that was acknowledged durable.
+        """Make all acknowledged messages durable.
 
         Raises:
-            Unavailable: the device failed; the log takes no messages any more.
+            Unavailable: the device failed; all later appends fail.
             Closed: the log was closed.
         """
         self._refuse_if_closed()
         await self._flush()
 
     async def flush_forever(self) -> None:
-        """Sync the CommitLog: at once where acknowledgements wait for it, else by time."""
+        """Sync the CommitLog: at once if acknowledgements wait for it, else periodically.
+
+        Endless.
+        """
         while True:
             if self.is_sync:
                 await self._flush_due.wait()
@@ -380,18 +385,18 @@ class HotLog:
                 await self._clock.sleep(self._options.flush_interval_s)
             if self._closed:
                 return  # `close` makes the rest durable
-            with suppress(StoreError):  # whoever waits for it was told
+            with suppress(StoreError):  # waiting callers have the error
                 await self._flush()
 
     async def flush_queues_forever(self) -> None:
-        """Sync the ConsumeQueues and write the checkpoint from time to time."""
+        """Sync the ConsumeQueues and write the checkpoint periodically."""
         while not self._closed:
             await self._clock.sleep(self._options.flush_queues_interval_s)
-            with suppress(StoreError):  # the next append tells, or it was closed
+            with suppress(StoreError):  # the next append raises it, or the log was closed
                 await self._do(self._appender.flush_queues)
 
     async def close(self) -> None:
-        """Write what was handed in, make it durable, and let go of the directory. Idempotent.
+        """Write accepted messages, make them durable, and release the directory. Idempotent.
 
         Raises:
             Unavailable: not all is durable; the next start recovers as after a crash.
@@ -426,14 +431,14 @@ class HotLog:
             raise Closed("the hot log was closed", str(self.root))
 
     async def _here_or_done(self, read: Read[T]) -> T:
-        """Read on the loop if nothing has to be waited for, else in a thread.
+        """Read on the event loop if that needs no wait, else in a thread.
 
-        Lets other tasks run once in `LOOP_HOLD_S_MAX`.
+        Runs other tasks once in `LOOP_HOLD_S_MAX`.
         """
         self._refuse_if_closed()
         try:
             found = read(waits=False)
-        except OSError:  # whatever it was, the thread meets it again and translates it
+        except OSError:  # the thread meets any other error again and translates it
             return await self._do(partial(read, waits=True))
         if self._hold.is_long():
             await self._clock.sleep(0)

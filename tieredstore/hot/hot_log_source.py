@@ -1,4 +1,4 @@
-"""Dispatcher source of our own hot log, bounded by the durable watermark."""
+"""Dispatcher source over the hot log, bounded by the durable watermark."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ from tieredstore.hot.hot_log import HotLog
 from tieredstore.hot.log.commit_log import REPAIR
 
 FOLLOWING = HotLogOptions(scan_s_min=0.1)
-"""New queues show within 0.1 s; looking for them takes 0.5 % of the time at most."""
+"""Options of the reader: new queues are found within 0.1 s, for at most 0.5 % of the time."""
 
 
 OpenReader = Callable[[], Awaitable[RocketMqHotLog]]
@@ -36,7 +36,7 @@ async def open_feed(
     options: HotLogOptions = FOLLOWING,
     topics: TopicFilter | None = None,
 ) -> AsyncGenerator["HotLogFeed"]:
-    """What the dispatcher takes from `log`, which is open as long; see `RocketMqHotLog.open`.
+    """Open the dispatcher's source over `log`, which must stay open; see `RocketMqHotLog.open`.
 
     Raises:
         Denied, Unavailable: the store directory cannot be read.
@@ -61,8 +61,8 @@ async def open_feed(
 class HotLogFeed:
     """Implements `dispatcher.ports.HotLog` over a log that this process writes.
 
-    Only durable messages are told of, so that a power failure never leaves the tier ahead of the
-    log. Instead of polling, `wait` is woken when messages became durable.
+    It reports durable messages only, so that a power failure never leaves the tier ahead of the
+    log. `wait` is event-driven: it returns when messages became durable.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class HotLogFeed:
 
     @property
     def statistics(self) -> ScanStatistics:
-        """What the reader found in the directory, and what it cannot read now."""
+        """Scan costs, findings and present errors of the reader."""
         return self._reader.statistics
 
     async def poll(self) -> Sequence[HotQueue]:
-        """Queues that have more durable messages, or another state, than the last poll told."""
+        """Return queues with more durable messages, or another state, than at the last poll."""
         for seen in await self._reader.poll():
             self._seen[seen.id] = seen
         changed: list[HotQueue] = []
@@ -106,7 +106,7 @@ class HotLogFeed:
         return changed
 
     async def survey(self) -> Sequence[HotQueue]:
-        """All queues that the log has durable messages of; a later poll returns them all the same.
+        """Return all queues with durable messages. A later poll returns them again.
 
         Raises:
             Unavailable, Denied: the store directory cannot be read.
@@ -117,13 +117,13 @@ class HotLogFeed:
         return found
 
     async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
-        """What the directory has of these queues by a look that keeps nothing; see `HotLog`."""
+        """Poll the directory for these queues without keeping state; see `HotLog`."""
         found = [self._durable(seen) for seen in await self._reader.look_anew(queues)]
         self._told |= {seen.id: seen for seen in found}
         return found
 
     def _durable(self, seen: HotQueue) -> HotQueue:
-        """The part of a queue that is durable."""
+        """Clamp a queue to its durable watermark."""
         end = min(seen.max_offset, max(self._log.durable_offset(seen.id), seen.min_offset))
         detail = seen.detail
         if seen.state is HotQueueState.DAMAGED:
@@ -132,10 +132,11 @@ class HotLogFeed:
 
     @asynccontextmanager
     async def without(self, topics: Collection[str]) -> AsyncGenerator[None]:
-        """Forget topics that the block deletes from the log; nobody polls or reads meanwhile.
+        """Forget topics that the block deletes from the log.
 
-        A new reader goes on afterwards: it does not know that queues of these names were there, so
-        nothing of them is told as lost. Its first poll looks at all queues.
+        There must be no poll or read meanwhile. A new reader replaces the old one afterwards. It
+        does not know the deleted queues, so none of their messages is reported as lost. Its first
+        poll reads all queues.
 
         Raises:
             Denied, Unavailable: the store directory cannot be read; the block is not entered.
@@ -154,54 +155,54 @@ class HotLogFeed:
             await old.close()
 
     def look_at_all(self) -> None:
-        """Let the next poll tell of all that is durable; see `RocketMqHotLog.look_at_all`."""
+        """Make the next poll report all durable messages; see `RocketMqHotLog.look_at_all`."""
         self._reader.look_at_all()
 
     async def wait(self, seconds: float) -> None:
-        """Return when messages became durable, or after `seconds`, whichever is first."""
+        """Wait until messages became durable, for at most `seconds`."""
         await wait_at_most(self._clock, seconds, self._log.news.wait())
         self._log.news.clear()
 
     def queue(self, queue: QueueId) -> HotQueue | None:
-        """What the last poll told of one queue; None if there is none of that name."""
+        """Return a queue as last reported; None if there is none of that name."""
         return self._told.get(queue)
 
     async def references(self, queue: QueueId, start: QueueOffset, *, messages_max: int) -> Units:
-        """Units of durable messages; see `RocketMqHotLog.references`."""
+        """Return units of durable messages; see `RocketMqHotLog.references`."""
         return await self._reader.references(queue, start, messages_max=messages_max)
 
     async def references_of_queues(
         self, wanted: Sequence[WantedUnits]
     ) -> Sequence[Units | StoreError]:
-        """Units of durable messages; see `RocketMqHotLog.references_of_queues`."""
+        """Return units of durable messages; see `RocketMqHotLog.references_of_queues`."""
         return await self._reader.references_of_queues(wanted)
 
     async def records_of_round(
         self, wanted: Sequence[Wanted]
     ) -> Sequence[MessageBatch | StoreError]:
-        """Copies of records, verified; see `RocketMqHotLog.records_of_round`."""
+        """Return verified copies of records; see `RocketMqHotLog.records_of_round`."""
         answers = await self._reader.records_of_round(wanted)
         return [_with_remedy(one) if type(one) is Corrupt else one for one in answers]
 
     async def release(self, queue: QueueId, offset: QueueOffset) -> None:
-        """Everything of `queue` below `offset` is durable in the tier."""
+        """Record that all messages of `queue` below `offset` are durable in the tier."""
         self._released[queue] = max(offset, self._released.get(queue, 0))
         await self._reader.release(queue, offset)
 
     def holds_back(self, queue: QueueId) -> int | None:
-        """First offset of a queue that is not in the tier yet; None where it is never tiered.
+        """Return the first offset of a queue that is not tiered; None if it is never tiered.
 
-        What `HotLog.trim` asks.
+        A callback for `HotLog.trim`.
         """
         if self._topics.excludes(queue.topic):
             return None
         return self._released.get(queue, 0)
 
     async def close(self) -> None:
-        """Close the reader; the log stays open. Idempotent."""
+        """Close the reader. The log stays open. Idempotent."""
         await self._reader.close()
 
 
 def _with_remedy(error: Corrupt) -> Corrupt:
-    """The same, saying what to do about a damaged hot log."""
+    """Return the error with the remedy for a damaged hot log."""
     return Corrupt(f"{error.reason}: {REPAIR}", error.path, error.position)

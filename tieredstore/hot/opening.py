@@ -1,4 +1,4 @@
-"""A store directory, opened for writing."""
+"""Opening of a store directory for writing."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,21 +15,21 @@ from tieredstore.hot.options import HotWriteOptions
 from tieredstore.lifetime import running
 
 THREADS = 3
-"""Beside the one that appends: one syncs the CommitLog, one the ConsumeQueues, one reads."""
+"""Threads besides the appending one: one syncs the CommitLog, one the ConsumeQueues, one reads."""
 
 
 @asynccontextmanager
 async def open_hot_log(
     root: Path, *, options: HotWriteOptions, clock: Clock
 ) -> AsyncGenerator[HotLog]:
-    """Open a store directory (`storePathRootDir`) for writing, or begin one.
+    """Open or create a store directory (`storePathRootDir`) for writing.
 
-    After a clean end that takes some milliseconds; after a crash all records since the last
-    checkpoint are looked at. Leaving the block writes all that was appended, makes it durable and
-    says in the directory that it was closed: a Java broker may be started on it then.
+    Takes some milliseconds after a clean shutdown. After a crash it scans all records since the
+    last checkpoint. Leaving the block writes all accepted messages, makes them durable and marks
+    the directory as closed, so that a Java broker may be started on it.
 
     Raises:
-        InUse: another process writes it, or this one does.
+        InUse: another process writes it, or another log of this process.
         Denied: not allowed; or its files have other lengths than `options` say; or a broker keeps
             queues of other kinds in it.
         Corrupt: its records or topics contradict the format.

@@ -1,4 +1,4 @@
-"""Settings of our own hot log, with their bounds; RocketMQ's keys are named where one exists."""
+"""Settings of the hot log, with their bounds and RocketMQ's keys."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,42 +17,51 @@ Flush = Literal["SYNC_FLUSH", "ASYNC_FLUSH"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotWriteOptions:
-    """How a store directory of our own is written.
+    """Options of writing a store directory.
 
-    `memory_bytes_max` is the most that waiting messages occupy.
+    `memory_bytes_max` is the maximum of memory for waiting messages.
     """
 
     commit_log_path: str = ""
-    """`storePathCommitLog`: where the CommitLog's files lie; "": in the store directory."""
+    """`storePathCommitLog`: directory of the CommitLog files; "": in the store directory."""
     commit_log_bytes: int = GIB
     """`mappedFileSizeCommitLog`: length of each CommitLog file; they are sparse."""
     consume_queue_bytes: int = 6_000_000
     """`mappedFileSizeConsumeQueue`: length of each ConsumeQueue file, rounded up to whole units."""
     flush: Flush = "ASYNC_FLUSH"
-    """Whether an append is acknowledged when it is on the disk, or when the kernel has it: then a
-    crash of the process loses nothing, and a power failure the last `flush_interval_s`."""
+    """Whether an append is acknowledged after its sync, or when the kernel has it.
+
+    In the second case a crash of the process loses nothing, and a power failure the last
+    `flush_interval_s`.
+    """
     flush_interval_s: float = 0.5
-    """`flushIntervalCommitLog`: longest time between two syncs of the CommitLog in ASYNC_FLUSH."""
+    """`flushIntervalCommitLog`: longest time between two syncs of the CommitLog in ASYNC_FLUSH, in
+    seconds."""
     flush_queues_interval_s: float = 1.0
-    """`flushIntervalConsumeQueue`: time between two syncs of the ConsumeQueues and the checkpoint.
-    What is not synced is made anew from the CommitLog after a crash."""
+    """`flushIntervalConsumeQueue`: time between two syncs of the ConsumeQueues and the checkpoint,
+    in seconds. After a crash, units that were not synced are rebuilt from the CommitLog."""
     message_bytes_max: int = 4 * MIB
-    """`maxMessageSize`: of one body."""
+    """`maxMessageSize`: maximum of one body, in bytes."""
     record_crc: bool = False
     """`enabledAppendPropCRC`: each record ends with a checksum of all of it."""
     store_host: Host = ("127.0.0.1", 10911)
-    """Address and port of the broker, which each record names."""
+    """Address and port of the broker, which each record contains."""
     topic_queues: int = 4
-    """`defaultTopicQueueNums`: queues of a new topic in `config/topics.json`, at least."""
+    """`defaultTopicQueueNums`: minimum of queues of a new topic in `config/topics.json`."""
     own_topics: frozenset[str] = frozenset()
-    """Topics named after cluster and broker, which RocketMQ keeps for itself: their messages are
-    refused. Set from the configuration."""
+    """Topics named after cluster and broker, which RocketMQ reserves.
+
+    Their messages are refused. Set from the configuration.
+    """
     group_bytes_max: int = 4 * MIB
-    """Bytes of bodies and properties that are written together, beyond a first message."""
+    """Bytes of bodies and properties that one write takes, beyond a first message."""
     waiting_bytes_max: int = 64 * MIB
-    """Bytes that wait to be written before an append waits for room; one call may exceed it."""
+    """Bytes waiting to be written from which on an append waits for room.
+
+    One call may exceed it.
+    """
     files_open_max: int = 256
-    """Descriptors of ConsumeQueue files."""
+    """Maximum of open ConsumeQueue files."""
 
     def __post_init__(self) -> None:
         least = {
@@ -80,5 +89,5 @@ class HotWriteOptions:
 
     @property
     def memory_bytes_max(self) -> int:
-        """Bytes: what waits, and the group that is being written, its records joined."""
+        """Maximum of memory in bytes: waiting messages, and the group being written, encoded."""
         return self.waiting_bytes_max + 2 * (self.group_bytes_max + self.message_bytes_max)

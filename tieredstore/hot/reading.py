@@ -19,10 +19,10 @@ from tieredstore.hot.log.files import is_estimated_resident
 from tieredstore.hot.log.record_scan import good_record
 
 CHECKED_UNITS = 64
-"""Units before a queue's first one that are looked at whether their records are gone."""
+"""Units before a queue's first one that are checked for deleted records."""
 HERE_UNITS_MAX = 64
 HERE_BYTES_MAX = 256 << 10
-"""Most units, and bytes of records, that the loop itself reads: some 0.2 ms."""
+"""Largest read on the event loop: units, and bytes of records. It takes some 0.2 ms."""
 _unpack_units = ConsumeQueueUnit.LAYOUT.iter_unpack
 
 
@@ -30,15 +30,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Read(Protocol[T_co]):
-    """A read that may be told not to wait for a device."""
+    """Read that can be asked not to wait for a device."""
 
     def __call__(self, *, waits: bool) -> T_co:
-        """Raises BlockingIOError where it is not to wait, and might have to."""
+        """Read. Raises BlockingIOError if `waits` is false and it might have to wait."""
         ...
 
 
 class Bounds(NamedTuple):
-    """The messages of one queue that can be read: `[min_offset, max_offset)`."""
+    """Readable offsets of one queue: `[min_offset, max_offset)`."""
 
     min_offset: int
     max_offset: int
@@ -46,24 +46,24 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """Which of some units a read takes."""
+    """Units that a read returns, and the next offset."""
 
     indices: Sequence[int]
-    """Ascending."""
+    """Indices of the units, ascending."""
     next_offset: int
-    """Where to read on."""
+    """Offset of the next read."""
     is_removing: bool = False
-    """Whether records that were asked for are gone."""
+    """Whether requested records were deleted."""
 
 
 Choose = Callable[[Sequence[ConsumeQueueUnit], int, int], Picks]
-"""What a read takes of units, the first byte of the CommitLog, and its end."""
+"""Function that chooses from units, given the CommitLog's first byte and its end."""
 
 
 def first_with_record(appender: Appender, queue: QueueId) -> int:
-    """The first offset of a queue whose record was not deleted, or that is not written yet.
+    """Return the first offset of a queue whose record was not deleted, or that is not written yet.
 
-    Reads some 100 units; all of them where damaged ones mislead the search.
+    Reads some 100 units, or all of them if damaged units mislead the search.
 
     Raises:
         OSError: the units cannot be read.
@@ -77,7 +77,7 @@ def first_with_record(appender: Appender, queue: QueueId) -> int:
 
 
 def _search_first(queues: QueueFiles, queue: QueueId, least: int) -> int:
-    """The first offset of a queue whose record begins at `least` or later."""
+    """Return the first offset of a queue whose record begins at `least` or later."""
 
     def is_gone(unit: ConsumeQueueUnit) -> bool:
         return unit.is_filler or (unit.size > 0 and unit.position < least)
@@ -107,12 +107,12 @@ def read_messages(
     *,
     waits: bool = True,
 ) -> list[StoredMessage]:
-    """Up to `count` messages from `offset` on, of one ConsumeQueue file; at least one.
+    """Read up to `count` messages from `offset` on, of one ConsumeQueue file; at least one.
 
     Raises:
         OutOfRange: the first was deleted.
         Corrupt: a record is not that of the message.
-        BlockingIOError: it is not to wait (`waits`), but might, or there is much to read.
+        BlockingIOError: `waits` is false, and the read might wait, or is large.
         OSError: they cannot be read.
     """
     units = units_from(appender, queue, offset, count, waits=waits)
@@ -131,12 +131,13 @@ def pick_messages(
     *,
     waits: bool = True,
 ) -> tuple[Picks, list[StoredMessage]] | None:
-    """What `choose` takes of up to `count` units from `offset` on; None where no file has them.
+    """Read the messages that `choose` picks of up to `count` units from `offset` on.
 
-    Ends before a record that is deleted or damaged, unless it is the first.
+    Ends before a deleted or damaged record, unless it is the first. Returns None if no file has the
+    units.
 
     Raises:
-        OutOfRange: the first record that was chosen was deleted meanwhile.
+        OutOfRange: the first chosen record was deleted meanwhile.
         Corrupt: the first record is not that of the message.
         BlockingIOError, OSError: as `read_messages`.
     """
@@ -155,10 +156,10 @@ def pick_messages(
 def units_from(
     appender: Appender, queue: QueueId, offset: int, count: int, *, waits: bool = True
 ) -> list[ConsumeQueueUnit]:
-    """Up to `count` units from `offset` on, of one ConsumeQueue file.
+    """Read up to `count` units from `offset` on, of one ConsumeQueue file.
 
     Raises:
-        BlockingIOError: it is not to wait (`waits`), but might, or there are many.
+        BlockingIOError: `waits` is false, and the read might wait, or is large.
         OSError: they cannot be read.
     """
     if not waits and count > HERE_UNITS_MAX:
@@ -175,9 +176,9 @@ def _records_of(
     *,
     waits: bool,
 ) -> list[StoredMessage]:
-    """The records of units, each with its queue offset; one read for those side by side.
+    """Read the records of units, each with its queue offset. Adjacent records take one read.
 
-    Those before one that is deleted or damaged, and at least one. Errors as `pick_messages`.
+    Ends before a deleted or damaged record, but returns at least one. Errors as `pick_messages`.
     """
     if not waits and sum(unit.size for _, unit in numbered) > HERE_BYTES_MAX:
         raise BlockingIOError(errno.EAGAIN, "many bytes")
@@ -200,7 +201,7 @@ def _records_of(
 
 
 def _there(appender: Appender, spans: Sequence[tuple[int, int]], *, waits: bool) -> list[bytes]:
-    """The bytes of spans, before the first whose file was deleted; at least one."""
+    """Read spans up to the first whose file was deleted; at least one."""
     try:
         return appender.log.read_each(spans, waits=waits)
     except OutOfRange:
@@ -222,7 +223,7 @@ def _place_of(message: StoredMessage) -> tuple[str, int, int]:
 
 
 def _within(units: list[ConsumeQueueUnit], bytes_max: int) -> list[ConsumeQueueUnit]:
-    """As many of the first as fit, and the first in any case."""
+    """Return the first units that fit, and at least one."""
     total = 0
     for count, unit in enumerate(units):
         total += unit.size
@@ -234,7 +235,7 @@ def _within(units: list[ConsumeQueueUnit], bytes_max: int) -> list[ConsumeQueueU
 def _runs(
     numbered: Iterable[tuple[int, ConsumeQueueUnit]], file_bytes: int
 ) -> list[list[tuple[int, ConsumeQueueUnit]]]:
-    """Units whose records lie side by side in one file, together."""
+    """Group units whose records are adjacent in one file."""
     runs: list[list[tuple[int, ConsumeQueueUnit]]] = []
     for offset, unit in numbered:
         last = runs[-1][-1][1] if runs else None
@@ -254,8 +255,8 @@ def are_resident(
 ) -> bool:
     """Whether the records of `count` messages from `offset` on are in the page cache.
 
-    Messages that are not there do not count, but for the first: then the answer is no. Where the
-    kernel does not tell, RocketMQ's estimate decides, by a share of the memory.
+    Missing messages do not count. If the first is missing, the result is False. If the kernel does
+    not report residency, RocketMQ's estimate decides, by a share of the memory.
 
     Raises:
         OSError: units cannot be read.
@@ -276,27 +277,28 @@ def are_resident(
 
 
 _HEAD_BYTES = layout_of(BORN_HOST_V6).store_host
-"""Enough of any record for its store timestamp."""
+"""Length of a record's head that includes its store timestamp, in bytes."""
 UNITS_AT_ONCE = 256
-"""Units that are read together once so few are left: 5 KiB cost as much as two single ones."""
+"""Bisection reads the remaining units at once when so few are left: 5 KiB cost as much as two
+units."""
 _unpack = ConsumeQueueUnit.LAYOUT.unpack_from
 
 
 def store_time(
     appender: Appender, queue: QueueId, offset: int, *, waits: bool = True
 ) -> int | None:
-    """Store timestamp of one message that is written, Unix ms; None if it was deleted.
+    """Return the store timestamp of one written message, Unix ms; None if it was deleted.
 
     Raises:
         Corrupt: the record is not that of the message.
-        BlockingIOError: it is not to wait (`waits`), but might.
+        BlockingIOError: `waits` is false, and the read might wait.
         OSError: it cannot be read.
     """
     return _Times(appender, queue, waits=waits).of(offset)
 
 
 class _Times:
-    """Store times of the messages of one queue, each by two small reads. Errors as `store_time`."""
+    """Store times of the messages of one queue, by two small reads each. Errors as `store_time`."""
 
     def __init__(self, appender: Appender, queue: QueueId, *, waits: bool) -> None:
         self._appender = appender
@@ -306,12 +308,12 @@ class _Times:
         self._units = b""
 
     def keep_units(self, low: int, high: int) -> None:
-        """Read the units of `[low, high)`, as far as one file has them, for those asked for."""
+        """Read and keep the units of `[low, high)`, as far as one file has them."""
         read = self._appender.queues.read
         self._first, self._units = low, read(self._queue, low, high - low, waits=self._waits)
 
     def of(self, offset: int) -> int | None:
-        """That of one message; None if it was deleted."""
+        """Return the store time of one message; None if it was deleted."""
         at = (offset - self._first) * UNIT_BYTES
         units = self._units
         if not 0 <= at < len(units):
@@ -326,7 +328,7 @@ class _Times:
         try:
             (raw,) = log.read_each([(position, min(unit.size, _HEAD_BYTES))], waits=self._waits)
         except OutOfRange:
-            return None  # its file went meanwhile
+            return None  # its file was deleted meanwhile
         try:
             header = RecordHeader.decode(raw, path="", position=position)
         except Corrupt as error:
@@ -342,7 +344,7 @@ class _Times:
 
 
 def _refuse_missing(appender: Appender, queue: QueueId, offset: int, *, waits: bool) -> None:
-    """Raise `Unavailable` unless a message that is not there was deleted by age."""
+    """Raise `Unavailable` unless a missing message was deleted by age."""
     if not waits:
         raise BlockingIOError(errno.EAGAIN, "many units")
     if offset >= first_with_record(appender, queue):
@@ -360,16 +362,16 @@ def search_time(  # noqa: PLR0917 - in the order of `HotLog.offset_by_time`
     *,
     waits: bool = True,
 ) -> int:
-    """The offset of `[min offset, end)` that a moment stands for, or `end`.
+    """Return the offset for a time, in `[min offset, end)`, or `end`.
 
-    Reads a unit and the head of a record for each of some log2(messages) steps; the last units
-    together. Some 4 us a step. A message that is deleted meanwhile counts as one that was stored
-    before. `first` is the minimum offset, where that is known.
+    Reads a unit and the head of a record for each of some log2(messages) steps, and the last units
+    together. Costs some 4 us a step. A message that is deleted meanwhile counts as stored earlier.
+    `first` is the minimum offset, if it is known.
 
     Raises:
         Unavailable: a file is missing.
-        Corrupt: a record that was asked is not that of its message.
-        BlockingIOError: it is not to wait (`waits`), but might.
+        Corrupt: a record on the way is not that of its message.
+        BlockingIOError: `waits` is false, and the search might wait.
         OSError: something cannot be read.
     """
     first = min(first_with_record(appender, queue) if first is None else first, end)

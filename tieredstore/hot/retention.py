@@ -1,6 +1,6 @@
-"""Which CommitLog files may be deleted: by age and by disk use, and never before the tier has them.
+"""Retention of CommitLog files by age and disk use, never before they are tiered. Pure.
 
-A plain function of values; `trimming.py` acts.
+`trimming.py` executes the plans.
 """
 
 from collections.abc import Sequence
@@ -9,39 +9,41 @@ from enum import Enum
 
 
 class UntieredPolicy(Enum):
-    """What happens under disk pressure to messages that are not in the tier yet."""
+    """Policy for messages without a copy in the tier when the disk is nearly full."""
 
     KEEP = "keep"
-    """They stay. The disk may fill; appends fail then, and nothing is lost."""
+    """Keep them. The disk may fill. Appends then fail, and nothing is lost."""
     DROP = "drop"
-    """The oldest file goes above `disk_force_ratio`: appends continue, and the tier has a gap."""
+    """Delete the oldest file above `disk_force_ratio`. Appends continue, and the tier has a gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionOptions:
-    """How long our own hot log keeps messages."""
+    """Retention of messages in the hot log."""
 
     reserved_s: float = 72 * 3600
-    """`fileReservedTime`: age of a file, since it was written last, from which on it goes."""
+    """`fileReservedTime`: age of a file since its last write after which it is deleted, in
+    seconds."""
     disk_clean_ratio: float = 0.75
-    """`diskMaxUsedSpaceRatio`: share of the disk in use from which on files that are in the tier
-    go whatever their age, the oldest first."""
+    """`diskMaxUsedSpaceRatio`: share of the disk in use, 0 to 1, from which on tiered files are
+    deleted at any age, the oldest first."""
     disk_forcible_ratio: float = 0.85
-    """`diskSpaceCleanForciblyRatio`: share of the disk in use from which on files of messages that
-    no tier takes go before `reserved_s`, too: they are lost then."""
+    """`diskSpaceCleanForciblyRatio`: share of the disk in use, 0 to 1, from which on files of
+    messages that are never tiered are deleted before `reserved_s`, too. Those messages are lost."""
     clean_forcibly: bool = True
-    """`cleanFileForciblyEnable`: whether such files go at all before `reserved_s`."""
+    """`cleanFileForciblyEnable`: whether such files are ever deleted before `reserved_s`."""
     disk_force_ratio: float = 0.90
-    """`diskSpaceWarningLevelRatio`: share of the disk in use from which on `untiered` says what
-    happens to the others."""
+    """`diskSpaceWarningLevelRatio`: share of the disk in use, 0 to 1, from which on `untiered`
+    applies to files that are not tiered yet."""
     untiered: UntieredPolicy = UntieredPolicy.KEEP
     """`tieredStoreUntieredPolicy`."""
     delete_hours: frozenset[int] = frozenset()
-    """`deleteWhen`: hours of the local day, 0 to 23, in which files go by age; none: at any."""
+    """`deleteWhen`: hours of the local day, 0 to 23, in which files are deleted by age; none: any
+    hour."""
     files_max: int = 10
-    """`deleteFileBatchMax`: most files of one round."""
+    """`deleteFileBatchMax`: maximum of files of one round."""
     interval_s: float = 10.0
-    """`cleanResourceInterval`: time between two rounds."""
+    """`cleanResourceInterval`: time between two rounds, in seconds."""
 
     def __post_init__(self) -> None:
         if not 0 < self.disk_clean_ratio <= self.disk_force_ratio <= 1:
@@ -61,25 +63,25 @@ class RetentionOptions:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One file of the CommitLog."""
+    """CommitLog file."""
 
     base: int
-    """Its first byte."""
+    """CommitLog position of its first byte."""
     written_s: float
-    """When it was written last, Unix seconds."""
+    """Time of its last write, Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """What one round of retention does, and what kept it from more."""
+    """Result of one round of retention."""
 
     files: tuple[int, ...] = ()
     """First bytes of the files to delete, the oldest first."""
     held_back: int = 0
-    """How many files are due and wait for the tier."""
+    """Number of files that are due but wait for the tier."""
     dropped: int = 0
-    """How many of `files` hold messages that are not in the tier, and young ones that no tier
-    takes."""
+    """Number of `files` with messages that are not tiered, or with young messages of topics that
+    are never tiered."""
 
 
 def plan_trim(
@@ -93,17 +95,19 @@ def plan_trim(
     options: RetentionOptions,
     hour: int = 0,
 ) -> Trim:
-    """Which files go now, by the rules above; the last file, which is written to, always stays.
+    """Choose the files to delete now by `options`.
+
+    The last file, which is written to, always stays.
 
     Args:
         files: all of them, the oldest first.
         file_bytes: length of each.
-        tiered_position: the record of the oldest message that the tier lacks begins here.
-        only_position: the record of the oldest message that no tier takes begins here, so that
-            this log has the only copy; None: there is none.
+        tiered_position: position of the oldest record that the tier lacks.
+        only_position: position of the oldest record that is never tiered, so that this log has the
+            only copy; None: there is none.
         now_s: Unix seconds.
-        disk_used: share of the disk in use, 0 to 1; each file that goes is taken to free nothing,
-            so that a round is bounded by `files_max` alone.
+        disk_used: share of the disk in use, 0 to 1. Deletions of this round are not subtracted, so
+            that `files_max` alone bounds a round.
         options: the rules.
         hour: of the local day, 0 to 23.
     """
@@ -118,7 +122,7 @@ def plan_trim(
         is_old = is_time and now_s - file.written_s >= options.reserved_s
         is_only = only_position is not None and file.base + file_bytes > only_position
         if not is_old and not (is_full and (may_force or not is_only)):
-            break  # files go in order, so that no hole is left
+            break  # files are deleted in order, so that no hole is left
         is_tiered = file.base + file_bytes <= tiered_position
         if not is_tiered and (not may_drop or has_dropped):
             held_back += 1

@@ -1,4 +1,4 @@
-"""Deletes what `retention.py` chose; what threads do for `HotLog.trim`."""
+"""Execution of retention for `HotLog.trim`: deletes the files that `retention.py` chose."""
 
 import os
 from collections.abc import Callable, Collection
@@ -10,13 +10,13 @@ from tieredstore.hot.reading import first_with_record
 from tieredstore.hot.retention import LogFile, RetentionOptions, Trim, plan_trim
 
 HoldsBack = Callable[[QueueId], int | None]
-"""First offset of a queue that must not be deleted yet; None: all of it may go."""
+"""Function that returns the first offset of a queue to keep; None: all of it may be deleted."""
 
 
 def tiered_position(appender: Appender, offsets: dict[QueueId, int], end: int) -> int:
-    """Where the record of the oldest message begins that must stay; `end` if there is none.
+    """Return the position of the oldest record that must stay; `end` if there is none.
 
-    One unit is read for each queue of `offsets`.
+    Reads one unit for each queue of `offsets`.
 
     Raises:
         OSError: a unit cannot be read.
@@ -31,9 +31,9 @@ def tiered_position(appender: Appender, offsets: dict[QueueId, int], end: int) -
 
 
 def oldest_position(appender: Appender, queues: Collection[QueueId]) -> int | None:
-    """Where the oldest record of these queues begins; None if they have none.
+    """Return the position of the oldest record of these queues; None if they have none.
 
-    Some 20 units are read for each queue.
+    Reads some 20 units for each queue.
 
     Raises:
         OSError: a unit cannot be read.
@@ -55,10 +55,10 @@ def share_in_use(usage: os.statvfs_result) -> float:
 def trim(
     appender: Appender, holds_back: HoldsBack, options: RetentionOptions, now_s: float
 ) -> Trim:
-    """Delete the CommitLog files that may go, then ConsumeQueue files without a record left.
+    """Delete the CommitLog files that are due, then ConsumeQueue files without a record left.
 
     Raises:
-        OSError: a file cannot be read or deleted; what is left goes with a later call.
+        OSError: a file cannot be read or deleted; a later call deletes the rest.
     """
     log, queues, end = appender.log, appender.queues, appender.end
     offsets = {
@@ -68,7 +68,7 @@ def trim(
     }
     disk_used = share_in_use(os.statvfs(log.directory))
     only_position = None
-    if disk_used >= options.disk_clean_ratio:  # else files go by age alone
+    if disk_used >= options.disk_clean_ratio:  # else files are deleted by age alone
         only_position = oldest_position(appender, appender.next_offsets.keys() - offsets.keys())
     files = [LogFile(base, log.path(base).stat().st_mtime) for base in list(log.bases)]
     planned = plan_trim(

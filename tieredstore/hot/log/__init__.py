@@ -1,4 +1,4 @@
 """Files of the hot log: CommitLog, ConsumeQueues, watermarks, recovery and repair.
 
-Blocking calls, one writer; nothing here awaits. Begin with `commit_log.py` and `recovery.py`.
+Blocking calls with one writer; none is async. Begin with `commit_log.py` and `recovery.py`.
 """

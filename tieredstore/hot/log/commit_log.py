@@ -1,4 +1,4 @@
-"""The CommitLog's files, as their only writer sees them: written in place, by position."""
+"""Writer of the CommitLog files: in place, by position."""
 
 import mmap
 import os
@@ -31,21 +31,21 @@ from tieredstore.hot.log.files import (
 )
 
 READ_FILES_MAX = 16
-"""Descriptors of files that are read."""
+"""Maximum of cached descriptors for reads."""
 REPAIR = "`tieredstore repair --hot-log` shows the damage and goes on without it"
-"""What each sentence about a damaged hot log ends with."""
+"""End of each message about a damaged hot log."""
 PUT_BACK = f"put it back from a copy; without one, {REPAIR}"
-"""The same of a file that is missing."""
+"""End of each message about a missing file."""
 
 
 class CommitLogWriter:
-    """Files of one length, named by their first byte, zeros where nothing is written.
+    """CommitLog files of one length, named by their first byte, sparse where nothing is written.
 
-    Used by one thread at a time, but `read`, `sync` and `delete_oldest`, which any may call.
+    One thread at a time uses it, but any thread may call `read`, `sync` and `delete_oldest`.
     """
 
     def __init__(self, directory: Path, file_bytes: int, *, takes_damage: bool = False) -> None:
-        """Look at what is there; the directory exists.
+        """List the files of an existing directory.
 
         `takes_damage`: files may be missing or short, as `repair` finds them.
 
@@ -83,14 +83,14 @@ class CommitLogWriter:
         self._prefix = f"{directory}/"
         self._reads = ReadFiles(READ_FILES_MAX)
         self._lock = threading.Lock()
-        """For changes of `bases`, which one thread adds to and another deletes from."""
+        """Guards `bases`, to which one thread adds and from which another deletes."""
         self._base = -1
         self._fd = -1
         self._identity: Identity = (0, 0)
         self._syncing = threading.Lock()
-        """Held while the file that is written to is synced, and while another takes its place."""
+        """Held while the written file is synced, and while the next one replaces it."""
         self._entry_due = False
-        """Whether the entry of a file that was made may not be durable yet."""
+        """Whether the directory entry of a new file may not be durable yet."""
 
     def __repr__(self) -> str:
         return f"<CommitLogWriter {self.directory}: {len(self.bases)} files>"
@@ -102,9 +102,9 @@ class CommitLogWriter:
 
     @property
     def last_hole_end(self) -> int:
-        """First byte of the file after the last one that is missing; 0 if none is missing.
+        """First byte of the file after the last missing one; 0 if none is missing.
 
-        A file is begun once all before it is durable.
+        A file is begun only after all earlier ones are durable.
         """
         holes = [after for one, after in pairwise(self.bases) if after - one != self.file_bytes]
         return holes[-1] if holes else 0
@@ -115,43 +115,43 @@ class CommitLogWriter:
         return self.bases[-1] + self.file_bytes if self.bases else 0
 
     def path(self, base: int) -> Path:
-        """Where the file that begins at `base` lies."""
+        """Return the path of the file that begins at `base`."""
         return self.directory / local_file_name(base)
 
     def base_of(self, position: int) -> int:
-        """First byte of the file that holds `position`."""
+        """Return the first byte of the file that holds `position`."""
         return position - position % self.file_bytes
 
     def has_file_of(self, position: int) -> bool:
-        """Whether the file that holds `position` is there."""
+        """Whether the file that holds `position` exists."""
         return self.base_of(position) == self._base or self.base_of(position) in self.bases
 
     def is_open_at(self, position: int) -> bool:
-        """Whether a write at `position` goes to a file that is open, with nothing to sync."""
+        """Whether a write at `position` goes to an open file, with nothing to sync."""
         return self.base_of(position) == self._base and not self._entry_due
 
     def write(self, position: int, parts: Sequence[Buffer]) -> None:
         """Write parts one after the other, within one file.
 
         Raises:
-            OSError: some of it may be written; `undo` takes it back.
+            OSError: some of it may be written; undo it by `undo`.
         """
         self._use(self.base_of(position))
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         write_all(self._fd, position - self._base, data)
 
     def begin(self, position: int) -> None:
-        """Have the first file of a log that has none begin at `position`.
+        """Create the first file of an empty log at `position`.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         assert not self.bases, "files are there"
         assert position % self.file_bytes == 0, position
         self._use(position)
 
     def data_end(self, position: int) -> int:
-        """The position after the last byte from `position` on that is not zero; at least that.
+        """Return the position after the last nonzero byte from `position` on; at least `position`.
 
         Raises:
             OSError: a file cannot be read.
@@ -167,10 +167,10 @@ class CommitLogWriter:
         return position
 
     def undo(self, position: int) -> None:
-        """Make zeros of all that follows `position`, in its file and in later ones.
+        """Zero all bytes after `position`, in its file and in later ones.
 
         Raises:
-            OSError: a device that cannot even do that; the log must not be written any more.
+            OSError: the device cannot do even that; the log must not be written any more.
         """
         first = self.base_of(position)
         for base in [base for base in reversed(self.bases) if base >= first]:
@@ -178,7 +178,7 @@ class CommitLogWriter:
             zero_from(self._fd, max(position - base, 0))
 
     def rewrite(self, position: int, end: int) -> None:
-        """Write the bytes `[position, end)` once more, so that the next sync writes them to disk.
+        """Write the bytes `[position, end)` again, so that the next sync writes them to disk.
 
         Raises:
             OSError: they cannot be read or written.
@@ -189,10 +189,10 @@ class CommitLogWriter:
             position += len(raw)
 
     def cut(self, position: int) -> None:
-        """Make `position` the end: later files go, and what follows it in its file is zeros.
+        """Truncate the log at `position`: delete later files, and zero the rest of its file.
 
         Raises:
-            OSError: it is cut in part; the next attempt goes on.
+            OSError: it is truncated in part; the next attempt continues.
         """
         keep = self.base_of(position)
         self.close()
@@ -200,12 +200,12 @@ class CommitLogWriter:
             base = self.bases.pop()
             self.path(base).unlink()
             self._reads.forget(self._name(base))
-        sync_directory(str(self.directory))  # or a power failure brings old records back
+        sync_directory(str(self.directory))  # or a power failure restores old records
         if self.bases and self.bases[-1] == keep:
             self.undo(position)
 
     def read(self, position: int, length: int) -> bytes:
-        """Bytes within one file, fewer where it ends.
+        """Read bytes within one file, fewer if it ends.
 
         Raises:
             OutOfRange: the file was deleted.
@@ -214,11 +214,11 @@ class CommitLogWriter:
         return self.read_each([(position, length)])[0]
 
     def read_each(self, wanted: Sequence[tuple[int, int]], *, waits: bool = True) -> list[bytes]:
-        """Several reads as `read`, each of a position and a length.
+        """Carry out several reads as `read`, each of a position and a length.
 
         Raises:
             OutOfRange: a file was deleted.
-            BlockingIOError: it is not to wait (`waits`), but might.
+            BlockingIOError: `waits` is false, and the read might wait.
             OSError: one cannot be read.
         """
         found: list[bytes] = []
@@ -235,7 +235,7 @@ class CommitLogWriter:
         return f"{self._prefix}{local_file_name(base)}"
 
     def is_resident(self, position: int, length: int) -> bool | None:
-        """Whether bytes within one file are in the page cache; None where that is not known."""
+        """Whether bytes within one file are in the page cache; None if that is unknown."""
         base = self.base_of(position)
         try:
             fd = os.open(self.path(base), os.O_RDONLY | os.O_CLOEXEC)
@@ -248,7 +248,7 @@ class CommitLogWriter:
 
     @contextmanager
     def mapped(self, base: int) -> Generator[memoryview]:
-        """The file at `base` as memory, to read within the block; zeros where it is short.
+        """Map the file at `base` for reads within the block; zeros where it is short.
 
         Raises:
             OSError: it cannot be mapped.
@@ -266,12 +266,12 @@ class CommitLogWriter:
     def sync(self, end: int) -> None:
         """Make the bytes before `end` durable, by the descriptor that writes them.
 
-        Any thread may call it. Files before the one that is written to were synced when the next
-        one was begun.
+        Safe to call from any thread. Files before the written one were synced when the next one was
+        begun.
 
         Raises:
             FileGone: the file was renamed or deleted.
-            OSError: the device failed; what was written may be lost.
+            OSError: the device failed; written bytes may be lost.
         """
         with self._syncing:
             if self._fd >= 0 and end > self._base:
@@ -281,7 +281,7 @@ class CommitLogWriter:
         """Make the bytes `[first, end)` durable, whichever program wrote them.
 
         Raises:
-            OSError: the device failed; what was written may be lost.
+            OSError: the device failed; written bytes may be lost.
         """
         for base in [base for base in self.bases if self.base_of(first) <= base < end]:
             fd = opened_to_sync(self.path(base))
@@ -297,7 +297,7 @@ class CommitLogWriter:
             OSError: it cannot be deleted.
         """
         assert len(self.bases) > 1, "the file that is written to stays"
-        with self._lock:  # first, so that a read that misses the file finds what there is now
+        with self._lock:  # first, so that a read that misses the file sees the new list
             base, self.bases = self.bases[0], self.bases[1:]
         try:
             self.path(base).unlink(missing_ok=True)
@@ -309,7 +309,7 @@ class CommitLogWriter:
             raise
 
     def close(self) -> None:
-        """Close all files. Idempotent; a later write or read opens them again."""
+        """Close all files. Idempotent. A later write or read opens them again."""
         self._reads.close()
         self._close_written()
 
@@ -350,12 +350,12 @@ class CommitLogWriter:
                 raise FileGone(self.directory) from error
             if error.errno not in PASSING:
                 raise
-        self._reads.close()  # they are opened again when they are read
+        self._reads.close()  # reads open them again
         return open_file(path, self.file_bytes, is_known=is_known)
 
 
 def _mapping(fd: int, length: int) -> mmap.mmap:
-    """A file of `length` as memory; of a shorter one, which stays as it is, a copy with zeros."""
+    """Map a file of `length`. A shorter one is copied to memory with zeros, and stays as it is."""
     size = os.fstat(fd).st_size
     if size >= length:
         return mmap.mmap(fd, length, access=mmap.ACCESS_READ)

@@ -1,4 +1,4 @@
-"""The ConsumeQueues' files, as their only writer sees them: units in place, by queue offset."""
+"""Writer of the ConsumeQueue files: units in place, by queue offset."""
 
 import errno
 import os
@@ -28,19 +28,19 @@ from tieredstore.hot.log.files import (
 )
 
 READ_FILES_MAX = 64
-"""Descriptors of files that are read, beside those that are written."""
+"""Maximum of cached descriptors for reads, besides those for writes."""
 _FILLER = ConsumeQueueUnit(0, FILLER_SIZE, 0).encode()
 _unpack = ConsumeQueueUnit.LAYOUT.unpack
 
 
 class QueueFiles:
-    """`<topic>/<queue id>/<first byte>`: files of one length, zeros where no unit is yet.
+    """ConsumeQueue files `<topic>/<queue id>/<first byte>` of one length, sparse beyond the units.
 
-    One thread at a time writes; any may `read`, and another may `sync` meanwhile.
+    One thread at a time writes. Any thread may `read`, and another one may `sync` meanwhile.
     """
 
     def __init__(self, directory: Path, file_bytes: int, files_open_max: int) -> None:
-        """Look at what is there; the directory exists.
+        """List the files of an existing directory.
 
         Raises:
             Denied: a file has another length than `file_bytes`.
@@ -52,17 +52,17 @@ class QueueFiles:
         self.bases: dict[QueueId, list[int]] = {}
         """First bytes of each queue's files, ascending and without a hole."""
         self.irregular: dict[QueueId, list[int]] = {}
-        """Queues of which a file is short or missing, with their files below the last hole."""
+        """Queues with a short or missing file, with their files below the last hole."""
         self._open: OrderedDict[QueueId, tuple[int, int]] = OrderedDict()
         self._prefix = f"{directory}/"
         self._reads = ReadFiles(min(files_open_max, READ_FILES_MAX))
         self._dirty: set[tuple[QueueId, int]] = set()
         self._dirty_directories: set[Path] = set()
         self._identities: dict[tuple[QueueId, int], Identity] = {}
-        """Which files those are that are open or to be synced."""
+        """Identities of the files that are open or to be synced."""
         self._dropping: set[QueueId] = set()
         self._lock = threading.Lock()
-        """For what the thread that writes shares with one that syncs."""
+        """Guards the state that the writing thread shares with a syncing one."""
         for topic in _directories_in(directory):
             for queue in _directories_in(topic):
                 if (number := _queue_number(queue.name)) is not None:
@@ -92,7 +92,9 @@ class QueueFiles:
         self.bases[queue] = bases[first:]
 
     def settle(self) -> None:
-        """Delete the files of `irregular` that do not adjoin the others of their queue. Durable.
+        """Delete the files of `irregular` that do not adjoin the others of their queue.
+
+        Durable on return.
 
         Raises:
             OSError: one cannot be deleted.
@@ -104,32 +106,32 @@ class QueueFiles:
         self.irregular.clear()
 
     def _unlink(self, queue: QueueId, base: int) -> None:
-        """Delete a file. Durable: in order, so that no power failure leaves a hole."""
+        """Delete a file. Durable on return: in order, so that no power failure leaves a hole."""
         path = self.path(queue, base)
         path.unlink(missing_ok=True)
         self._reads.forget(self._name(queue, base))
         sync_directories([path.parent])
 
     def path(self, queue: QueueId, base: int) -> Path:
-        """Where a queue's file that begins at `base` lies."""
+        """Return the path of a queue's file that begins at `base`."""
         return self.directory / queue.topic / str(queue.queue_id) / local_file_name(base)
 
     def first_offset(self, queue: QueueId) -> int:
-        """Queue offset of the first unit of the first file; 0 if there is none."""
+        """Return the queue offset of the first unit of the first file; 0 if there is none."""
         bases = self.bases.get(queue)
         return bases[0] // UNIT_BYTES if bases else 0
 
     def is_open_at(self, queue: QueueId, first_offset: int, length: int) -> bool:
-        """Whether `length` bytes of units from `first_offset` on go to a file that is open."""
+        """Whether `length` bytes of units from `first_offset` on go to an open file."""
         place = first_offset * UNIT_BYTES
         known = self._open.get(queue)
         return known is not None and known[0] <= place <= known[0] + self.file_bytes - length
 
     def write(self, queue: QueueId, first_offset: int, units: bytes | bytearray) -> None:
-        """Write units from `first_offset` on; they may reach into the next file.
+        """Write units from `first_offset` on. They may reach into the next file.
 
         Raises:
-            OSError: some may be written; `undo` takes them back.
+            OSError: some may be written; undo them by `undo`.
         """
         place, at = first_offset * UNIT_BYTES, 0
         while at < len(units):
@@ -138,28 +140,28 @@ class QueueFiles:
             fd = known[1] if known is not None and known[0] == base else self._use(queue, base)
             count = min(len(units) - at, base + self.file_bytes - place)
             write_all(fd, place - base, units[at : at + count] if count < len(units) else units)
-            if (queue, base) not in self._dirty:  # else the next `sync` takes it, behind the write
+            if (queue, base) not in self._dirty:  # else the next `sync` covers it, after the write
                 with self._lock:
                     self._dirty.add((queue, base))
             place += count
             at += count
 
     def write_one(self, queue: QueueId, offset: int, unit: bytes) -> None:
-        """`write` one unit of a queue whose file `is_open_at` it, faster.
+        """Write one unit to an open file (`is_open_at`), faster than `write`.
 
         Raises:
-            OSError: it may be written; `undo` takes it back.
+            OSError: it may be written; undo it by `undo`.
         """
         base, fd = self._open[queue]
         write_all(fd, offset * UNIT_BYTES - base, unit)
-        if (queue, base) not in self._dirty:  # looked at behind the write, as in `write`
+        if (queue, base) not in self._dirty:  # checked after the write, as in `write`
             with self._lock:
                 self._dirty.add((queue, base))
 
     def begin(self, queue: QueueId, offset: int) -> None:
-        """Let a queue begin at `offset`: fillers stand before it in its first file, as in Java.
+        """Begin a queue at `offset`, with fillers before it in its first file, as in Java.
 
-        Files before that one, which have units of deleted records, go with the next `settle`.
+        The next `settle` deletes earlier files, which have units of deleted records.
 
         Raises:
             OSError: some may be written.
@@ -174,18 +176,18 @@ class QueueFiles:
         self.write(queue, first, _FILLER * (offset - first))
 
     def touch(self, queue: QueueId) -> None:
-        """Have the entries of a queue's files synced with the next `sync`, too."""
+        """Include the directory entries of a queue's files in the next `sync`."""
         parent = self.path(queue, 0).parent
         with self._lock:
             self._dirty_directories |= {parent, parent.parent, self.directory}
 
     def undo(self, queue: QueueId, offset: int) -> int:
-        """Make zeros of all units from `offset` on; the offset after the last one that was there.
+        """Zero all units from `offset` on.
 
-        0 if there was none.
+        Return the offset after the last one there; 0 if there was none.
 
         Raises:
-            OSError: a device that cannot even do that; the log must not be written any more.
+            OSError: the device cannot do even that; the log must not be written any more.
         """
         place, dropped = offset * UNIT_BYTES, 0
         for base in self.bases.get(queue, []):
@@ -197,10 +199,10 @@ class QueueFiles:
         return dropped
 
     def read(self, queue: QueueId, offset: int, count: int, *, waits: bool = True) -> bytes:
-        """Up to `count` units from `offset` on, within one file; b"" where there is no file.
+        """Read up to `count` units from `offset` on, within one file; b"" if there is no file.
 
         Raises:
-            BlockingIOError: it is not to wait (`waits`), but might.
+            BlockingIOError: `waits` is false, and the read might wait.
             OSError: they cannot be read.
         """
         place = offset * UNIT_BYTES
@@ -216,7 +218,7 @@ class QueueFiles:
         return f"{self._prefix}{queue.topic}/{queue.queue_id}/{local_file_name(base)}"
 
     def unit(self, queue: QueueId, offset: int) -> ConsumeQueueUnit:
-        """One unit; its fields are 0 where nothing is.
+        """Read one unit. Its fields are 0 if none is written.
 
         Raises:
             OSError: it cannot be read.
@@ -225,7 +227,7 @@ class QueueFiles:
         return ConsumeQueueUnit(*_unpack(raw)) if raw else ConsumeQueueUnit(0, 0, 0)
 
     def unit_if_there(self, queue: QueueId, offset: int) -> ConsumeQueueUnit:
-        """One unit of any queue and offset; its fields are 0 where there is no file for it.
+        """Read one unit of any queue and offset. Its fields are 0 if there is no file for it.
 
         Raises:
             OSError: it cannot be read.
@@ -235,9 +237,10 @@ class QueueFiles:
         return self.unit(queue, offset) if has_file else ConsumeQueueUnit(0, 0, 0)
 
     def partition_point(self, queue: QueueId, holds: Callable[[ConsumeQueueUnit], bool]) -> int:
-        """First offset whose unit does not satisfy `holds`, which those before it all do.
+        """Return the first offset whose unit does not satisfy `holds`.
 
-        Reads some 20 units, and again where files are deleted or begun meanwhile.
+        All earlier units must satisfy it. Reads some 20 units, and again if files are deleted or
+        begun meanwhile.
 
         Raises:
             OSError: they cannot be read.
@@ -255,12 +258,12 @@ class QueueFiles:
         return 0
 
     def sync(self) -> None:
-        """Make durable what was written before the call. Any thread.
+        """Make all writes before the call durable. Any thread.
 
         Raises:
             NotSynced: there is no descriptor for a file now; the next call syncs it, too.
             FileGone: a file was renamed or deleted.
-            OSError: a device failed; what was written may be lost.
+            OSError: a device failed; written bytes may be lost.
         """
         with self._lock:
             files, self._dirty = self._dirty, set()
@@ -278,7 +281,7 @@ class QueueFiles:
             raise
 
     def _sync_one(self, queue: QueueId, base: int) -> None:
-        """Sync a file by the descriptor that writes it; by another one if that was closed."""
+        """Sync a file by the descriptor that writes it, or by another one if that was closed."""
         with self._lock:
             identity = self._identities.get((queue, base))
             known = self._open.get(queue)
@@ -303,9 +306,10 @@ class QueueFiles:
                     self._identities.pop((queue, base), None)
 
     def delete_below(self, queue: QueueId, offset: int) -> int:
-        """Delete the files with no unit at or above `offset - 1`, never the last; how many.
+        """Delete the files with no unit at or above `offset - 1`, never the last.
 
-        One unit below `offset` stays, so that a start sees that none is missing.
+        Return their number. One unit below `offset` stays, so that a start sees that none is
+        missing.
 
         Raises:
             OSError: one cannot be deleted.
@@ -313,7 +317,7 @@ class QueueFiles:
         bases, deleted = self.bases.get(queue, []), 0
         while len(bases) > 1 and bases[0] + self.file_bytes < offset * UNIT_BYTES:
             base = bases[0]
-            with self._lock:  # first, so that a search that misses the file begins anew
+            with self._lock:  # first, so that a search that misses the file starts again
                 if queue not in self.bases:  # deleted as a whole meanwhile
                     return deleted
                 bases = self.bases[queue] = self.bases[queue][1:]
@@ -327,10 +331,10 @@ class QueueFiles:
         return deleted
 
     def drop(self, queues: Collection[QueueId]) -> None:
-        """Delete all files of queues, and the directories that are empty then. Durable.
+        """Delete all files of queues, and the directories that are then empty. Durable on return.
 
         Raises:
-            OSError: of some there are files left; they are known as before.
+            OSError: files of some are left; those queues stay known.
         """
         self._dropping |= set(queues)
         try:
@@ -358,7 +362,7 @@ class QueueFiles:
         )
 
     def remove_empty(self, topics: Collection[str]) -> None:
-        """Delete the directories of these topics that have nothing in them.
+        """Delete the empty directories of these topics.
 
         Raises:
             OSError: one cannot be deleted.
@@ -373,7 +377,7 @@ class QueueFiles:
             self._close_of(queue)
 
     def _close_of(self, queue: QueueId) -> None:
-        """Close the file of a queue that is written to, if one is open."""
+        """Close the written file of a queue, if one is open."""
         with self._lock:
             if (known := self._open.pop(queue, None)) is not None:
                 os.close(known[1])
@@ -381,7 +385,7 @@ class QueueFiles:
                     self._identities.pop((queue, known[0]), None)
 
     def _use(self, queue: QueueId, base: int) -> int:
-        """The descriptor of a queue's file, opened or made."""
+        """Return the descriptor of a queue's file, opened or created."""
         known = self._open.get(queue)
         if known is not None and known[0] == base:
             self._open.move_to_end(queue)
@@ -402,7 +406,7 @@ class QueueFiles:
         return fd
 
     def _opened(self, queue: QueueId, base: int) -> tuple[int, bool]:
-        """Open or make a file, and close others where descriptors are short."""
+        """Open or create a file. Close others if descriptors are short."""
         path, is_known = self.path(queue, base), base in self.bases.get(queue, ())
         while True:
             try:
@@ -412,19 +416,19 @@ class QueueFiles:
             except OSError as error:
                 if error.errno not in PASSING or not self._open:
                     raise
-            self._reads.close()  # they are opened again when they are read
+            self._reads.close()  # reads open them again
             self._close_of(next(iter(self._open)))
 
     def _make_directories(self, directory: Path) -> None:
         try:
             for path in (directory.parent, directory):
                 path.mkdir(exist_ok=True)
-        except FileNotFoundError as error:  # that of the store is gone
+        except FileNotFoundError as error:  # the store's directory is gone
             raise FileGone(self.directory) from error
 
 
 def _queue_number(name: str) -> int | None:
-    """The queue that a directory's name is the number of, written as RocketMQ writes it."""
+    """Parse a directory's name as a queue id in RocketMQ's form; None if it is not one."""
     if not name.isascii() or not name.isdecimal() or str(int(name)) != name:
         return None
     return int(name) if int(name) <= INT32_MAX else None

@@ -1,7 +1,7 @@
-"""`config/deletedQueues.json`: deleted queues, of which the CommitLog may still have records.
+"""Deleted queues whose records the CommitLog may still have, `config/deletedQueues.json`.
 
-Of each it has the offset at which a queue of that name goes on, and the CommitLog position below
-which no record is a message of it any more. The file is ours; a Java broker does not look at it. It
+For each it has the offset at which a new queue of that name begins, and the CommitLog position
+below which no record is a message of it. The file is an extension that a Java broker ignores. It
 has a checksum, and a copy beside it. Older versions wrote neither.
 """
 
@@ -27,24 +27,24 @@ LOGGER = logging.getLogger("tieredstore.hot")
 
 
 class DeletedQueue(NamedTuple):
-    """The last queue of a name that was deleted."""
+    """Last deleted queue of a name."""
 
     next_offset: int
-    """The offset after its last message: where the next queue of that name begins."""
+    """Offset after its last message, at which the next queue of that name begins."""
     position: int
-    """Where the CommitLog ended: records of the name below it are of deleted queues."""
+    """End of the CommitLog at the deletion. Records of the name below it are of deleted queues."""
     keeps_topic: bool = False
-    """Whether the topic is not deleted: the queue goes on where its tier ends."""
+    """Whether the topic was kept: the queue continues at the end of its tier."""
 
 
 class DeletedQueues(Mapping[QueueId, DeletedQueue]):
-    """The file, replaced as a whole when queues are deleted. One thread at a time changes it."""
+    """File of the deleted queues, replaced as a whole. One thread at a time changes it."""
 
     def __init__(self, path: Path) -> None:
-        """Read it, or its copy where it is damaged; there are none where neither is there.
+        """Read the file, or its copy if it is damaged. Empty if neither exists.
 
         Raises:
-            Corrupt: neither is what was written.
+            Corrupt: both are damaged.
             OSError: one cannot be read.
         """
         self._path = path
@@ -68,26 +68,26 @@ class DeletedQueues(Mapping[QueueId, DeletedQueue]):
         return deleted is not None and position < deleted.position
 
     def replace(self, queues: Mapping[QueueId, DeletedQueue]) -> None:
-        """Have these in the file and no others. Durable afterwards.
+        """Replace the content of the file. Durable on return.
 
         Raises:
-            OSError: it cannot be written; the old file is there.
+            OSError: it cannot be written; the old file stays.
         """
-        if not is_there(self._path):  # or the copy alone would count where this one fails
+        if not is_there(self._path):  # or the copy alone would count if this write fails
             replace_file(self._path, _encoded(self._queues))
         raw = _encoded(queues)
         replace_file(copy_of(self._path), raw)
-        replace_file(self._path, raw)  # last: while it is sound, it is believed
+        replace_file(self._path, raw)  # last: it has precedence while it is sound
         self._queues = dict(queues)
 
     def still_needed(
         self, alive: Mapping[QueueId, int], min_position: int
     ) -> dict[QueueId, DeletedQueue]:
-        """Those that a start has to know: none that is there again and whose old records are gone.
+        """Return the entries that a start needs: no recreated queues whose old records are gone.
 
         Args:
-            alive: queues that are there.
-            min_position: first byte of the CommitLog that is there.
+            alive: queues that exist.
+            min_position: first byte of the present CommitLog.
         """
         return {
             queue: one
@@ -132,7 +132,7 @@ def _read(path: Path) -> dict[QueueId, DeletedQueue]:
 
 
 def _parsed(document: dict[str, Any]) -> dict[QueueId, DeletedQueue]:
-    """The queues of a document.
+    """Return the queues of a document.
 
     Raises:
         NotSound: it has other fields than it should, or of other types.

@@ -1,4 +1,4 @@
-"""Store directory of our own: lock, clean-shutdown marker, identity."""
+"""Store directory of the hot log: lock, clean-shutdown marker, identity."""
 
 import fcntl
 import json
@@ -24,16 +24,16 @@ IDENTITY = Path("config", "storeIdentity.json")
 
 
 class StoreIdentity(NamedTuple):
-    """The broker of a store directory."""
+    """Broker of a store directory."""
 
     cluster: str
     broker: str
     has_tier: bool
-    """Whether a tier was configured once, so that messages wait for it."""
+    """Whether a tier was ever configured, so that messages may wait for it."""
 
 
 def read_identity(root: Path) -> StoreIdentity | None:
-    """The identity of the store in `root`; None if the file is not there or has another form.
+    """Read the identity of the store in `root`; None if the file is missing or has another form.
 
     Raises:
         OSError: it cannot be read.
@@ -49,12 +49,12 @@ def read_identity(root: Path) -> StoreIdentity | None:
 
 
 def write_identity(root: Path, identity: StoreIdentity) -> None:
-    """Replace the file if it has another identity. Durable. The directory is locked by the caller.
+    """Replace the file if it has another identity. Durable on return. The caller has the lock.
 
     A store that had a tier keeps `has_tier`, for messages may wait for it.
 
     Raises:
-        OSError: it cannot be written; the old file is there.
+        OSError: it cannot be written; the old file stays.
     """
     known = read_identity(root)
     if known is not None and known.has_tier:
@@ -81,23 +81,23 @@ OTHER_QUEUES: Final = {
 
 
 class StoreDirectory:
-    """A store directory that this process alone writes, until `close`."""
+    """Store directory that this process alone writes, until `close`."""
 
     def __init__(self, root: Path, commit_log: Path | None = None) -> None:
-        """Make it if need be, and take its lock: that of a Java broker, on byte 0 of `lock`.
+        """Create the directory if needed, and take its lock: a Java broker's, on byte 0 of `lock`.
 
-        `commit_log`: where the CommitLog lies; None: in the store directory. One that lies
+        `commit_log`: directory of the CommitLog; None: in the store directory. One that lies
         elsewhere is locked, too.
 
         Raises:
-            InUse: another process, or this one, writes it.
+            InUse: another process writes it, or another store of this process.
             Denied: the CommitLog is that of another store; or the directory is a tier's, or none
-                can be made there.
-            OSError: it cannot be made or locked.
+                can be created there.
+            OSError: it cannot be created or locked.
         """
         self.root = root
         self.commit_log = commit_log or root / COMMIT_LOG
-        """Where the CommitLog's files lie."""
+        """Directory of the CommitLog files."""
         self._lock_fd = self._log_fd = -1
         _refuse_other_store(root, self.commit_log)
         _refuse_tier(root)
@@ -122,27 +122,27 @@ class StoreDirectory:
 
     @property
     def is_held(self) -> bool:
-        """Whether the lock is ours: until `close`."""
+        """Whether this object has the lock, as until `close`."""
         return self._lock_fd >= 0
 
     @property
     def consume_queue(self) -> Path:
-        """Where the ConsumeQueues lie."""
+        """Directory of the ConsumeQueues."""
         return self.root / "consumequeue"
 
     @property
     def topics(self) -> Path:
-        """The file of the topics."""
+        """File of the topics."""
         return self.root / "config" / "topics.json"
 
     @property
     def deleted_queues(self) -> Path:
-        """The file of the queues that were deleted."""
+        """File of the deleted queues."""
         return self.root / "config" / "deletedQueues.json"
 
     @property
     def durable_ends(self) -> Path:
-        """The file of what is durable; it has a copy beside it."""
+        """File of the durable watermarks. It has a copy beside it."""
         return self.root / DURABLE_ENDS
 
     @property
@@ -152,14 +152,14 @@ class StoreDirectory:
 
     @property
     def was_closed(self) -> bool:
-        """Whether whoever wrote it last ended cleanly."""
+        """Whether the last writer ended cleanly."""
         return not is_there(self.root / ABORT)
 
     def refuse_other_queues(self, is_entered: Callable[[str], bool]) -> None:
-        """Refuse a directory with queues that are not written here; they would be destroyed.
+        """Refuse a directory with queues that are not written here. Writing would destroy them.
 
-        Light queues whose topic is entered in `config/topics.json` (`is_entered`) were written by
-        an older version of this store: a broker never enters its own there.
+        Light queues whose topic is in `config/topics.json` (`is_entered`) were written by an older
+        version of this store: a broker never enters its own there.
 
         Raises:
             Denied: a Java broker keeps queues of other kinds in it.
@@ -174,7 +174,7 @@ class StoreDirectory:
                 raise Denied("light queues are not written by this store", str(path))
 
     def checkpoint(self) -> Checkpoint:
-        """What was durable; zeros where there is none.
+        """Read the checkpoint; zeros if there is none.
 
         Raises:
             OSError: it cannot be read.
@@ -183,7 +183,9 @@ class StoreDirectory:
         return Checkpoint.decode(path.read_bytes()) if is_there(path) else Checkpoint()
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replace it in place, as the broker does: it fits one sector. Durable.
+        """Replace the checkpoint in place, as the broker does: it fits one sector.
+
+        Durable on return.
 
         Raises:
             OSError: it cannot be written.
@@ -196,9 +198,9 @@ class StoreDirectory:
             os.close(fd)
 
     def begin(self, clock: Clock) -> None:
-        """Say that it is written from now on, by which process, and since when. Durable.
+        """Write the marker of an open store, with process and time. Durable on return.
 
-        The first line is what a Java broker writes, the number of the process.
+        The first line is the process id, as a Java broker writes it.
 
         Raises:
             OSError: it cannot be written.
@@ -213,16 +215,16 @@ class StoreDirectory:
             sync_directory(str(path))
 
     def end(self) -> None:
-        """Say that it was closed: all of it is durable. The last step of a clean end.
+        """Remove the marker: all is durable. The last step of a clean shutdown.
 
         Raises:
-            OSError: the next start looks through the CommitLog.
+            OSError: the next start scans the CommitLog.
         """
         (self.root / ABORT).unlink(missing_ok=True)
         sync_directory(str(self.root))
 
     def close(self) -> None:
-        """Let go of the lock. Idempotent."""
+        """Release the lock. Idempotent."""
         for fd in (self._log_fd, self._lock_fd):
             if fd >= 0:
                 os.close(fd)
@@ -230,9 +232,9 @@ class StoreDirectory:
 
 
 def _refuse_other_store(root: Path, commit_log: Path) -> None:
-    """Refuse the CommitLog that lies in another store's directory: its units would not fit.
+    """Refuse a CommitLog in another store's directory: its units would not fit.
 
-    That is what a broker's file names when only its store directory is overridden.
+    A broker's configuration does that if only its store directory is overridden.
 
     Raises:
         Denied: names both.
@@ -247,11 +249,11 @@ def _refuse_other_store(root: Path, commit_log: Path) -> None:
 
 
 def refuse_if_written(root: Path) -> None:
-    """Refuse a store that somebody writes now; the lock is only looked at.
+    """Refuse a store that a process writes now. Tests the lock without taking it.
 
     Raises:
-        InUse: another process, or this one, writes it.
-        OSError: that cannot be told.
+        InUse: another process writes it, or this one.
+        OSError: the lock cannot be tested.
     """
     try:
         fd = os.open(root / LOCK, FLAGS)
@@ -271,7 +273,7 @@ def _in_use(root: Path) -> str:
 
 
 def _refuse_tier(root: Path) -> None:
-    """Refuse to begin a store in the directory of a tier, which would then hold both.
+    """Refuse to create a store in the directory of a tier, which would then hold both.
 
     Raises:
         Denied: it holds a tier.
@@ -286,11 +288,11 @@ def _refuse_tier(root: Path) -> None:
 
 
 def _make_directory(path: Path) -> None:
-    """Make a directory and those above it; one that is there is fine.
+    """Create a directory and its parents, unless it exists.
 
     Raises:
-        Denied: a file stands in the way, or the file system makes no directories there.
-        OSError: it cannot be made.
+        Denied: a file is in the way, or the file system creates no directories there.
+        OSError: it cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -301,7 +303,7 @@ def _make_directory(path: Path) -> None:
 
 
 def _writer_of(root: Path) -> str:
-    """Who writes a store, by its `abort`, of which a Java broker writes the first line alone."""
+    """Describe the writer of a store by its `abort`. A Java broker writes the first line alone."""
     try:
         number, _, name = (root / ABORT).read_text().strip().partition("\n")
         since = moment_text(int((root / ABORT).stat().st_mtime * 1000))

@@ -21,11 +21,11 @@ _HEAD_BYTES = len(b'{"crc32c":"01234567",')
 
 
 class NotSound(ValueError):
-    """The bytes are no document that was written here."""
+    """Error: the bytes are not a document of this format."""
 
 
 def encode_checked(document: dict[str, Any]) -> bytes:
-    """The bytes of a document, which has at least one field, with its checksum."""
+    """Encode a document of at least one field, with its checksum."""
     assert document, "a checksum of nothing tells nothing"
     rest = orjson.dumps(document)[1:]
     return b'{"crc32c":"%08x",' % crc32c(rest) + rest
@@ -37,7 +37,7 @@ def is_checked(raw: bytes) -> bool:
 
 
 def decode_checked(raw: bytes) -> dict[str, Any]:
-    """The document of `encode_checked`, without the checksum.
+    """Decode a document of `encode_checked`, without the checksum.
 
     Raises:
         NotSound: the checksum is missing or wrong.
@@ -50,51 +50,51 @@ def decode_checked(raw: bytes) -> dict[str, Any]:
 
 
 def copy_of(path: Path) -> Path:
-    """Where the second copy of a document lies."""
+    """Return the path of the second copy of a document."""
     return path.with_name(path.name + ".copy")
 
 
 RESCAN_MS = 3000
-"""How much older than the checkpoint the first message of a file is where a rescan begins."""
+"""Minimum age of a file's first message before the checkpoint at which a rescan begins, in ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Store timestamps in Unix ms of the last messages that were durable in each place.
+    """Store timestamps in Unix ms of the last durable messages in each kind of file.
 
-    The fields are in byte order; all are big-endian and signed, 8 bytes each.
+    The fields are in byte order, all big-endian, signed, 8 bytes each.
     """
 
     log_timestamp: int = 0
-    """In the CommitLog."""
+    """Last durable message of the CommitLog."""
     queues_timestamp: int = 0
-    """In the ConsumeQueues."""
+    """Last durable message of the ConsumeQueues."""
     index_timestamp: int = 0
-    """In the key index; 0: there is none."""
+    """Last durable message of the key index; 0: there is none."""
     master_flushed_position: int = 0
     confirm_position: int = 0
     durable_end: int = -1
-    """Position before which records and their units were durable; -1: not known.
+    """Position before which records and their units were durable; -1: unknown.
 
-    This and the next are ours, at the end of the file, with a copy of the first two timestamps:
-    where a broker wrote those meanwhile, ours say nothing any more.
+    This and the next field are extensions at the end of the file, with a copy of the first two
+    timestamps. They are ignored if a broker has changed those since.
     """
     queues: int = -1
-    """How many queues there were."""
+    """Number of queues."""
     is_foreign: bool = False
-    """Whether another program wrote the file after we did."""
+    """Whether another program wrote the file after this one."""
     has_ends: bool = False
-    """Whether `durableEnds` is there, too: it was not before that file was introduced."""
+    """Whether `durableEnds` exists, too. It does not in directories of older versions."""
 
     LAYOUT: ClassVar[Struct] = Struct(">5q")
     OURS: ClassVar[Struct] = Struct(">8s4q")
     MAGIC: ClassVar[bytes] = b"hot log1"
     ENDS: ClassVar[bytes] = b"has ends"
-    """Before `OURS`."""
+    """Marker of `has_ends`, before `OURS`."""
     SIZE: ClassVar[int] = 4096
 
     def encode(self) -> bytes:
-        """The file's bytes: the fields, and zeros."""
+        """Encode the file: the fields, and zeros."""
         fields = self.LAYOUT.pack(
             self.log_timestamp,
             self.queues_timestamp,
@@ -110,7 +110,10 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Read the file; one that is too short says nothing, which only makes a rescan longer."""
+        """Decode the file.
+
+        If it is too short all fields are unknown, which only makes a rescan longer.
+        """
         if len(raw) < cls.LAYOUT.size:
             return cls()
         fields = cls.LAYOUT.unpack_from(raw)
@@ -126,7 +129,7 @@ class Checkpoint:
 
     @property
     def rescan_before(self) -> int:
-        """A rescan may begin at any file whose first message is not younger than this, Unix ms."""
+        """Time in Unix ms: a rescan may begin at any file whose first message is not younger."""
         return max(min(self.log_timestamp, self.queues_timestamp) - RESCAN_MS, 0)
 
 
@@ -135,28 +138,28 @@ assert Checkpoint.LAYOUT.size == 40, "an on-disk format never drifts"  # noqa: P
 
 FORMAT = 1
 SMALL_QUEUES = 1000
-"""So many queues are written with every checkpoint: some 30 KB."""
+"""Largest number of queues that are written with every checkpoint: some 30 KB."""
 QUEUE_BYTES = 40
-"""Bytes that one queue takes in the file, about."""
+"""Approximate bytes of one queue in the file."""
 GROWTH = 64
-"""How many times its own size the log has grown before a larger file is written again."""
+"""Factor of growth: a larger file is written after the log has grown by so many times its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class DurableEnds:
-    """The durable end of a log and of its queues."""
+    """Durable end of a log and of its queues."""
 
     position: int
-    """First byte of the CommitLog that may not be durable."""
+    """First CommitLog position that may not be durable."""
     next_offsets: Mapping[QueueId, int] = field(default_factory=dict[QueueId, int])
-    """The offset after the last durable message of each queue."""
+    """Offset after the last durable message of each queue."""
     min_position: int = 0
-    """First byte of the CommitLog that was not deleted, or is not being deleted."""
+    """First CommitLog position that is neither deleted nor being deleted."""
     number: int = 0
-    """How many were written before it: the newer of two copies has the higher one."""
+    """Number of earlier writes. The newer of two copies has the higher one."""
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """Encode the file."""
         topics: dict[str, list[tuple[int, int]]] = {}
         for (topic, queue_id), offset in self.next_offsets.items():
             topics.setdefault(topic, []).append((queue_id, offset))
@@ -172,10 +175,10 @@ class DurableEnds:
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Read one copy.
+        """Decode one copy.
 
         Raises:
-            NotSound: it is damaged, or of a format that this version does not know.
+            NotSound: it is damaged, or its format is unknown to this version.
         """
         document = decode_checked(raw)
         if document.get("format") != FORMAT:
@@ -189,14 +192,14 @@ class DurableEnds:
         )
 
     def is_due(self, position: int) -> bool:
-        """Whether a log that is durable up to `position` is worth another write."""
+        """Whether a log that is durable up to `position` justifies another write."""
         count = len(self.next_offsets)
         grown = position - self.position
         return grown > 0 and (count <= SMALL_QUEUES or grown >= count * QUEUE_BYTES * GROWTH)
 
 
 class DurableEndsFile:
-    """The two copies. One thread at a time writes."""
+    """Two copies of `durableEnds`, written in turn. One thread at a time writes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -207,7 +210,7 @@ class DurableEndsFile:
         return f"<DurableEndsFile {self._path}>"
 
     def read(self) -> DurableEnds | None:
-        """The newer copy that is whole; None if there is none.
+        """Read the newer whole copy; None if there is none.
 
         The next `write` replaces the other one.
 
@@ -226,7 +229,7 @@ class DurableEndsFile:
         return found[0] if found else None
 
     def write(self, ends: DurableEnds) -> None:
-        """Replace the older copy. Durable afterwards. A write, and a sync.
+        """Replace the older copy. Durable on return. One write and one sync.
 
         Raises:
             OSError: it cannot be written; the newer copy is whole.
@@ -248,7 +251,7 @@ class DurableEndsFile:
         self._turn, self._number = 1 - self._turn, self._number + 1
 
     def write_both(self, ends: DurableEnds) -> None:
-        """Replace both copies, the older one first. Durable afterwards.
+        """Replace both copies, the older one first. Durable on return.
 
         Raises:
             OSError: one cannot be written; the other is whole.

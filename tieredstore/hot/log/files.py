@@ -17,15 +17,15 @@ from provider.posix.files import OpenFile, OpenFiles, sync_data, sync_directory
 
 CHUNK_BYTES = 1 << 20
 PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors of a process or machine that is short of descriptors or memory now."""
+"""Errors of a temporary shortage of descriptors or memory."""
 Identity = tuple[int, int]
-"""Device and inode."""
+"""Device and inode of a file."""
 _ZEROS = bytes(CHUNK_BYTES)
 FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class FileGone(OSError):
-    """A file that is written to has another name, or none: what is written would be lost."""
+    """Error: a written file was renamed or deleted, so that writes to it would be lost."""
 
     def __init__(self, path: str | Path) -> None:
         said = "a file was renamed or deleted while the store was open"
@@ -33,18 +33,21 @@ class FileGone(OSError):
 
 
 class SyncFailed(OSError):
-    """A file could not be synced before another took its place: what was written may be lost."""
+    """Error: a file could not be synced before the next one. Written bytes may be lost."""
 
 
 class NotSynced(OSError):
-    """A file could not be opened to sync it; nothing is known to be lost, a later sync may do."""
+    """Error: a file could not be opened for a sync.
+
+    No loss is known, and a later sync may succeed.
+    """
 
 
 @contextmanager
 def passing_open_errors() -> Generator[None]:
-    """End the block without an error where a file cannot be opened for want of a descriptor.
+    """Suppress errors of opening a file for want of a descriptor.
 
-    An error of `open` names the file; one of a write does not.
+    Such an error names the file; one of a write does not.
 
     Raises:
         OSError: any other.
@@ -57,13 +60,13 @@ def passing_open_errors() -> Generator[None]:
 
 
 def open_file(path: Path, file_bytes: int, *, is_known: bool = False) -> tuple[int, bool]:
-    """A descriptor of a file that has `file_bytes`, made if it is not there; whether it was made.
+    """Open a sparse file of `file_bytes`, or create it.
 
-    A shorter one, which a crash left, is brought to its length. It is sparse.
+    Return its descriptor and whether it is new. A shorter file, which a crash left, is extended.
 
     Raises:
-        FileGone: `is_known`: it was there, and is not.
-        OSError: it cannot be opened or made; then nothing new is left.
+        FileGone: `is_known` is set, and the file does not exist any more.
+        OSError: it cannot be opened or created; then nothing new is left.
     """
     try:
         fd, is_new = os.open(path, FLAGS), False
@@ -87,7 +90,7 @@ def write_all(fd: int, position: int, data: Buffer) -> None:
         OSError: a part of it may be written.
     """
     done = os.pwrite(fd, data, position)
-    if done == len(data):  # as nearly always, and `data` is bytes as a rule
+    if done == len(data):  # nearly always, and `data` is bytes as a rule
         return
     view = memoryview(data)
     while done < view.nbytes:
@@ -95,7 +98,7 @@ def write_all(fd: int, position: int, data: Buffer) -> None:
 
 
 def read_all(fd: int, position: int, length: int) -> bytes:
-    """`length` bytes at `position`, fewer where the file ends.
+    """Read `length` bytes at `position`, fewer if the file ends.
 
     Raises:
         OSError: it cannot be read.
@@ -112,18 +115,16 @@ def read_all(fd: int, position: int, length: int) -> bytes:
 
 
 def zero_from(fd: int, position: int) -> int:
-    """Make everything from `position` on zeros; the position after the last byte that was not.
+    """Zero all bytes from `position` on. Return the position after the last nonzero one; 0 if none.
 
-    0 if nothing was changed.
-
-    Holes stay: on a disk that is full, zeros in them would need room that there is not.
+    Holes stay: on a full disk, writing zeros to them would need space.
 
     Raises:
         OSError: it cannot be read or written.
     """
     end = 0
     for start, raw in _data_from(fd, position):
-        if raw == _ZEROS[: len(raw)]:  # by far the fastest way to say so, and nearly always so
+        if raw == _ZEROS[: len(raw)]:  # by far the fastest comparison, and nearly always equal
             continue
         written = raw.strip(b"\0")
         first = start + raw.index(written[:1])
@@ -133,7 +134,7 @@ def zero_from(fd: int, position: int) -> int:
 
 
 def end_of_data(fd: int, position: int) -> int:
-    """The position after the last byte from `position` on that is not zero; 0 if there is none.
+    """Return the position after the last nonzero byte from `position` on; 0 if there is none.
 
     Raises:
         OSError: it cannot be read.
@@ -146,7 +147,7 @@ def end_of_data(fd: int, position: int) -> int:
 
 
 def _data_from(fd: int, position: int) -> Iterator[tuple[int, bytes]]:
-    """What is stored from `position` on, in pieces with their positions, without holes."""
+    """Yield the stored bytes from `position` on with their positions, without holes."""
     size = os.fstat(fd).st_size
     while position < size:
         try:
@@ -158,24 +159,24 @@ def _data_from(fd: int, position: int) -> Iterator[tuple[int, bytes]]:
         end = min(os.lseek(fd, position, os.SEEK_HOLE), size)
         while position < end:
             raw = read_all(fd, position, min(CHUNK_BYTES, end - position))
-            if not raw:  # it was cut meanwhile
+            if not raw:  # it was truncated meanwhile
                 return
             yield position, raw
             position += len(raw)
 
 
 def identity_of(fd: int) -> Identity:
-    """Which file a descriptor is of."""
+    """Return the identity of a descriptor's file."""
     found = os.fstat(fd)
     return found.st_dev, found.st_ino
 
 
 def sync_written(fd: int, path: str, identity: Identity) -> None:
-    """Make durable what was written to a file, by a descriptor of it. One `stat`, 2 us.
+    """Make writes to a file durable, by a descriptor of it. One `stat`, 2 us.
 
     Raises:
-        FileGone: `path` leads to another file by now, or to none.
-        OSError: the device failed; what was written may be lost.
+        FileGone: `path` names another file by now, or none.
+        OSError: the device failed; written bytes may be lost.
     """
     sync_data(fd)
     try:
@@ -187,7 +188,7 @@ def sync_written(fd: int, path: str, identity: Identity) -> None:
 
 
 def sync_directories(paths: Iterable[Path]) -> None:
-    """Make the entries of directories durable, the deepest first; those that are gone are skipped.
+    """Make the entries of directories durable, the deepest first. Missing ones are skipped.
 
     Raises:
         NotSynced: there is no descriptor for one now.
@@ -207,10 +208,10 @@ def sync_directories(paths: Iterable[Path]) -> None:
 
 
 def opened_to_sync(path: Path) -> int:
-    """A descriptor of a file that is to be synced.
+    """Open a file that is to be synced. Return its descriptor.
 
     Raises:
-        NotSynced: there is none to be had now.
+        NotSynced: no descriptor is available now.
         OSError: it cannot be opened.
     """
     try:
@@ -224,10 +225,10 @@ def _not_synced(error: OSError, path: Path) -> OSError:
 
 
 def replace_file(path: Path, data: bytes, *, backup: Path | None = None) -> None:
-    """Give `path` this content, wholly or not at all, and durably; keep the old one as `backup`.
+    """Replace a file atomically and durably. Keep the old content as `backup`.
 
     Raises:
-        OSError: it cannot be written; the old content is there.
+        OSError: it cannot be written; the old content stays.
     """
     temporary = path.with_name(path.name + ".new")
     fd = os.open(temporary, FLAGS | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -244,14 +245,14 @@ def replace_file(path: Path, data: bytes, *, backup: Path | None = None) -> None
 
 
 ESTIMATED_SHARE: Final = 0.4
-"""Share of the machine's memory that the CommitLog's newest bytes are taken to occupy, if no
-other is configured."""
+"""Default share of the machine's memory, 0 to 1, that the CommitLog's newest bytes are assumed to
+occupy."""
 _FAILED: Final = ctypes.c_void_p(-1).value
 _IS_RESIDENT: Final = 1
 
 
 class _Calls:
-    """The C library's functions, with their types."""
+    """Functions of the C library, with their types."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(None, use_errno=True)
@@ -274,9 +275,9 @@ def _calls() -> _Calls | None:
 
 
 def resident(fd: int, start: int, length: int) -> bool | None:
-    """Whether all pages of the bytes `[start, start + length)` are resident; None: not known.
+    """Whether all pages of the bytes `[start, start + length)` are resident; None: unknown.
 
-    Reads nothing. Some 10 us, and 0.1 us for each MiB.
+    Reads nothing. Costs some 10 us, and 0.1 us for each MiB.
     """
     calls = _calls()
     if calls is None or length <= 0:
@@ -301,20 +302,23 @@ def _memory_bytes() -> int:
 
 
 def estimated_bytes(share: float = ESTIMATED_SHARE) -> int:
-    """How many of the newest bytes are taken to be in memory: so large a share of it, 0 to 1."""
+    """Return the number of newest bytes assumed to be in memory: `share` of it, 0 to 1."""
     return int(_memory_bytes() * share)
 
 
 def is_estimated_resident(position: int, end: int, share: float = ESTIMATED_SHARE) -> bool:
-    """RocketMQ's estimate for a byte of a CommitLog that ends at `end`. Pure but for the memory."""
+    """Apply RocketMQ's estimate to a byte of a CommitLog that ends at `end`.
+
+    Pure but for the memory.
+    """
     return end - position <= estimated_bytes(share)
 
 
 class ReadFiles:
-    """Reads files that grow in place and are deleted by this process alone. Any thread.
+    """Cached reads of files that grow in place and that only this process deletes. Any thread.
 
-    A name that was deleted may be given to a new file; who deletes one says so (`forget`), after
-    it. Between the two the old file may still be read.
+    A new file may get a deleted name. The deleting caller must call `forget` after the deletion.
+    Between the two the old file may still be read.
     """
 
     def __init__(self, files_max: int) -> None:
@@ -327,11 +331,11 @@ class ReadFiles:
         return f"<ReadFiles {self._files}>"
 
     def read(self, path: str, position: int, length: int, *, waits: bool) -> bytes:
-        """`length` bytes at `position`, fewer where the file ends; one system call if it is open.
+        """Read `length` bytes at `position`, fewer if the file ends. One system call if it is open.
 
         Raises:
             FileNotFoundError: there is no file of that name.
-            BlockingIOError: it is not to wait for the device, but might; or a file is not open.
+            BlockingIOError: `waits` is false, and the read might wait, or the file is not open.
             OSError: it cannot be read.
         """
         return self.read_each(path, [(position, length)], waits=waits)[0]
@@ -339,7 +343,10 @@ class ReadFiles:
     def read_each(
         self, path: str, wanted: Sequence[tuple[int, int]], *, waits: bool
     ) -> list[bytes]:
-        """Several reads of one file, each of a position and a length; errors as `read`."""
+        """Carry out several reads of one file, each of a position and a length.
+
+        Errors as `read`.
+        """
         file = self._files.pin_cached(path)
         if file is None:
             if not waits:
@@ -352,24 +359,24 @@ class ReadFiles:
             self._files.unpin(file)
 
     def forget(self, path: str) -> None:
-        """The file of that name was deleted, or will be: close it."""
+        """Close a file that was deleted, or will be."""
         with self._lock:
             self._deletions += 1
         self._files.forget(path)
 
     def close(self) -> None:
-        """Close all files. Idempotent; a later read opens them again."""
+        """Close all files. Idempotent. A later read opens them again."""
         self._files.close()
 
     def _opened(self, path: str) -> OpenFile:
         deletions = self._deletions
         file = self._files.pin(path)
-        if deletions != self._deletions:  # perhaps that of this very file, before it was opened
+        if deletions != self._deletions:  # perhaps of this very file, before it was opened
             self._files.forget(path)
         return file
 
     def _cached(self, fd: int, position: int, length: int) -> bytes:
-        """What the page cache has; never waits for a device."""
+        """Read from the page cache only. Never waits for a device."""
         if not self._nowait_works:
             raise BlockingIOError(errno.EAGAIN, "this file system does not tell what is cached")
         buffer = bytearray(length)

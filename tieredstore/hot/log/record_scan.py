@@ -30,26 +30,29 @@ from tieredstore.hot.log.deleted_queues import DeletedQueues
 from tieredstore.hot.log.files import CHUNK_BYTES, FLAGS, sync_directories, write_all
 
 PAGE_BYTES = 4096
-"""What reaches a disk wholly or not at all."""
+"""Unit of a disk's writes in bytes: a page reaches it wholly or not at all."""
 PLACEHOLDER_TOPIC = "-"
 PLACEHOLDER_FLAG = 0x4C6F_7374
-"""Topic and flag of the records that `repair` puts in the place of damage: rolled-back
+"""Flag of the placeholder records that `repair` writes in place of damage. They are rolled-back
 transactions, which have no unit and no queue."""
 GAP_MAX = 100_000
-"""Offsets that a queue may have skipped without a unit; more are a damaged queue offset."""
+"""Largest jump of a queue's offsets between two records without a unit.
+
+A larger one marks a damaged queue offset.
+"""
 FILLER = ConsumeQueueUnit(0, FILLER_SIZE, 0).encode()
 _WITHOUT_UNIT = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 _MAGIC: Final = re.compile(
     b"|".join(re.escape((magic & 0xFFFFFFFF).to_bytes(4)) for magic in (MAGIC_V1, MAGIC_V2))
 )
 _MAGIC_AT = 4
-"""Where a record has its magic."""
+"""Offset of the magic number in a record, in bytes."""
 _pack_unit = ConsumeQueueUnit.LAYOUT.pack
 _unpack_unit = ConsumeQueueUnit.LAYOUT.unpack
 
 
 class OffsetsContradict(Exception):
-    """A record's queue offset is not above those of the records before it."""
+    """Error: a record's queue offset is not above those of earlier records of its queue."""
 
     def __init__(self, reason: str, end: int) -> None:
         super().__init__(reason)
@@ -59,57 +62,59 @@ class OffsetsContradict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes `[position, end)` of the CommitLog, in one file, that hold no sound record."""
+    """Damaged bytes `[position, end)` of one CommitLog file, without a sound record."""
 
     path: str
     position: int
     end: int
 
     def unit(self) -> bytes:
-        """A unit for each message that was there: reading it raises `Corrupt` with this place."""
+        """Return the unit of a lost message. Reading it raises `Corrupt` with this position."""
         size = min(max(self.end - self.position, RECORD_BYTES_MIN), INT32_MAX - 1)
         return _pack_unit(self.position, size, 0)
 
 
 @dataclass(slots=True)
 class Scan:
-    """The records from a position on."""
+    """Records found from a position on, and the units that they need."""
 
     end: int
     """Position after the last record."""
     queues: QueueFiles
-    """Has units for messages whose records are damaged."""
+    """Queue files, which have units for messages whose records are damaged."""
     durable_end: int = -1
     deleted: DeletedQueues | None = None
     known: Mapping[QueueId, int] = field(default_factory=dict[QueueId, int])
-    """The next offset of each queue where the scan begins; or, for records before `certain`, the
-    offsets above all of theirs."""
+    """Next offset of each queue at the start of the scan.
+
+    Before `certain`: an offset above all of the queue's offsets.
+    """
     certain: int = -1
-    """Position before which every record is one of `known`."""
+    """Position before which each record belongs to a queue of `known`."""
     units: dict[QueueId, tuple[int, bytearray]] = field(
         default_factory=dict[QueueId, tuple[int, bytearray]]
     )
     """First offset and units of each queue."""
     filled: dict[QueueId, list[int]] = field(default_factory=dict[QueueId, list[int]])
-    """Offsets among them that have no sound record."""
+    """Offsets of `units` without a sound record."""
     damages: list[Damage] = field(default_factory=list[Damage])
     stamps: list[int] = field(default_factory=list[int])
-    """Of each damage, the store timestamp of the record before it, Unix ms; 0: there is none."""
+    """Store timestamp of the record before each damage, Unix ms; 0: there is none."""
     placeholders: list[Damage] = field(default_factory=list[Damage])
-    """What `repair` put in the place of damage."""
+    """Placeholder records of `repair`."""
     store_timestamp: int = 0
     messages: int = 0
     spans_durable_end: bool = False
-    """Whether one record lies on both sides of the durable end: another program wrote it."""
+    """Whether one record lies on both sides of the durable end. Then another program wrote it."""
 
     def take(self, message: StoredMessage, position: int, path: str) -> bool:
-        """Take a sound record in; False if the log ends before it.
+        """Add a sound record. Return False if the log ends before it.
 
-        Queue and offset have no checksum. Below the durable end a record whose queue or offset
-        cannot be right is damage.
+        Queue and offset have no checksum. Below the durable end, a record with an impossible queue
+        or offset is damage.
 
         Raises:
-            OffsetsContradict: its queue offset was given to an earlier record.
+            OffsetsContradict: an earlier record has its queue offset.
         """
         end = position + message.size
         has_unit = message.sys_flag & TRANSACTION_MASK not in _WITHOUT_UNIT
@@ -130,7 +135,7 @@ class Scan:
         return True
 
     def _fits(self, queue: QueueId, message: StoredMessage, position: int) -> bool:
-        """Whether the record may be the next one of its queue."""
+        """Whether the record can be the next one of its queue."""
         is_certain = position < self.certain
         if queue not in self.known and queue not in self.units and not _can_be(message):
             return False
@@ -153,7 +158,7 @@ class Scan:
         return may_lack or self._has_unit(queue, message, position)
 
     def _expected(self, queue: QueueId, position: int) -> int:
-        """The queue's next offset; -1 if its first record may have any."""
+        """Return the queue's next offset; -1 if its first record may have any."""
         if queue in self.units:
             first, units = self.units[queue]
             return first + len(units) // UNIT_BYTES
@@ -176,9 +181,10 @@ class Scan:
         units += _pack_unit(position, message.size, code)
 
     def fill(self, queue: QueueId, end: int) -> None:
-        """Give units to offsets of `queue` below `end` that have no sound record.
+        """Add units for offsets of `queue` below `end` that have no sound record.
 
-        The one that is there, else one of the damage between the records, else a filler.
+        Each is the unit of the queue file, else a unit of damage between the records, else a
+        filler.
         """
         first, units = self.units[queue]
         for offset in range(first + len(units) // UNIT_BYTES, end):
@@ -191,7 +197,7 @@ class Scan:
                 units += FILLER if damage is None else damage.unit()
 
     def _damage_after(self, queue: QueueId) -> Damage | None:
-        """The damage after the last unit of a queue, or any if it has none."""
+        """Return the damage after the last unit of a queue, or any if it has no unit."""
         return self._last_after(queue, self.damages)
 
     def _last_after(self, queue: QueueId, places: Sequence[Damage]) -> Damage | None:
@@ -202,14 +208,14 @@ class Scan:
         return places[-1] if places[-1].position >= last else None
 
     def add_damage(self, damage: Damage) -> None:
-        """Note damage, and go on after it."""
+        """Record damage, and continue after it."""
         self.damages.append(damage)
         self.stamps.append(self.store_timestamp)
         self.end = damage.end
 
 
 def scan_log(log: CommitLogWriter, scan: Scan) -> Scan:
-    """Take all records from `scan.end` on, which is where one begins; some 5 us each.
+    """Add all records from `scan.end` on, where a record must begin. Costs some 5 us each.
 
     Raises:
         OffsetsContradict: two records of a queue have one offset.
@@ -218,7 +224,7 @@ def scan_log(log: CommitLogWriter, scan: Scan) -> Scan:
     for base in [base for base in log.bases if base + log.file_bytes > scan.end]:
         _pass_missing(log, scan, min(base, scan.durable_end))
         if scan.end < base:
-            break  # the file before ended early
+            break  # the previous file ended early
         path = str(log.path(base))
         for found in scan_file(log, base, scan.end, durable_end=scan.durable_end):
             if isinstance(found, Damage):
@@ -232,7 +238,7 @@ def scan_log(log: CommitLogWriter, scan: Scan) -> Scan:
 
 
 def _pass_missing(log: CommitLogWriter, scan: Scan, end: int) -> None:
-    """Take files that are missing before `end` for damage."""
+    """Record missing files before `end` as damage."""
     while scan.end < end:
         base = log.base_of(scan.end)
         stop = min(base + log.file_bytes, end)
@@ -240,16 +246,16 @@ def _pass_missing(log: CommitLogWriter, scan: Scan, end: int) -> None:
 
 
 def is_placeholder(message: StoredMessage) -> bool:
-    """Whether a record without a unit is one that `repair` put in the place of damage."""
+    """Whether a record without a unit is a placeholder of `repair`."""
     return message.flag == PLACEHOLDER_FLAG and message.topic == PLACEHOLDER_TOPIC
 
 
 def scan_file(
     log: CommitLogWriter, base: int, start: int, *, durable_end: int
 ) -> Iterator[tuple[StoredMessage | None, int] | Damage]:
-    """Records of one file from `start` on, each with its position, and damage between them.
+    """Yield the records of one file from `start` on with their positions, and damage between them.
 
-    None in place of a record is the blank one that ends a file.
+    The blank record that ends a file is yielded as None.
 
     Raises:
         OSError: the file cannot be read.
@@ -278,7 +284,7 @@ def scan_file(
 def sound_records(
     view: memoryview, base: int, start: int, end: int
 ) -> Iterator[tuple[StoredMessage, int]]:
-    """Sound records that begin in `[start, end)`, wherever that is; found by their magic."""
+    """Yield sound records that begin anywhere in `[start, end)`, found by their magic."""
     place = start
     while match := _MAGIC.search(view, place - base + _MAGIC_AT, end - base):
         position = base + match.start() - _MAGIC_AT
@@ -289,7 +295,7 @@ def sound_records(
 
 
 def good_record(view: memoryview, position: int) -> StoredMessage | None:
-    """The record that begins with `view`, if it is whole and belongs at `position`; else None."""
+    """Return the record that begins `view`; None unless it is whole and belongs at `position`."""
     if len(view) < RECORD_BYTES_MIN:
         return None
     size, magic = BlankRecord.LAYOUT.unpack_from(view)
@@ -306,7 +312,7 @@ def good_record(view: memoryview, position: int) -> StoredMessage | None:
 
 
 def _can_be(message: StoredMessage) -> bool:
-    """Whether a queue may have the name and number of a record's, and a file its offset."""
+    """Whether a queue can have the record's topic and queue id, and a file its offset."""
     is_name = not check_path_component(message.topic)
     is_offset = 0 <= message.queue_offset <= INT64_MAX // UNIT_BYTES
     return is_name and 0 <= message.queue_id <= INT32_MAX and is_offset
@@ -315,21 +321,21 @@ def _can_be(message: StoredMessage) -> bool:
 def _lacks_page(message: StoredMessage, position: int) -> bool:
     """Whether a page that begins in the properties, or their end, is zeros.
 
-    What is lost before them shows in the lengths. Such properties are refused by `prepare`.
+    Losses before the properties show in the lengths. `prepare` refuses properties with such zeros.
     """
     raw, properties_bytes = message.encode(), len(message.properties)
     if properties_bytes and not raw[-1]:
         return True
     end = position + len(raw)
     first = -(-(end - properties_bytes) // PAGE_BYTES) * PAGE_BYTES
-    if first >= end:  # as nearly always
+    if first >= end:  # nearly always
         return False
     pages = range(first - position, len(raw), PAGE_BYTES)
     return any(not any(raw[at : at + PAGE_BYTES]) for at in pages)
 
 
 def _has_blank(view: memoryview, at: int) -> bool:
-    """Whether a blank record takes the rest of a file."""
+    """Whether a blank record fills the rest of a file."""
     if len(view) - at < BlankRecord.SIZE:
         return False
     size, magic = BlankRecord.LAYOUT.unpack_from(view, at)
@@ -337,26 +343,26 @@ def _has_blank(view: memoryview, at: int) -> bool:
 
 
 QUEUES_MAX = 8
-"""Queues of a truncation that are named."""
+"""Maximum of queues that the report of a truncation names."""
 
 
 @dataclass(slots=True)
 class Truncation:
-    """What a start truncated."""
+    """Truncation of the log's tail at a start."""
 
     path: str
-    """The CommitLog file that the new end lies in."""
+    """CommitLog file with the new end."""
     position: int
-    """The new end."""
+    """New end, a CommitLog position."""
     bytes: int
-    """From there to the last byte that was not zero."""
+    """Bytes from there to the last one that was not zero."""
     kept: list[Path] = field(default_factory=list[Path])
-    """Files that the bytes were copied to: sound records follow what is torn."""
+    """Files with copies of the bytes. Copied if sound records follow the torn one."""
     offsets: dict[QueueId, tuple[int, int]] = field(default_factory=dict[QueueId, tuple[int, int]])
-    """Offsets `[first, end)` of the units that were dropped, of each queue."""
+    """Offsets `[first, end)` of the dropped units of each queue."""
 
     def __str__(self) -> str:
-        """One sentence."""
+        """Describe the truncation in one sentence."""
         said = f"the CommitLog ends at {self.position} ({self.path})"
         if self.bytes:
             said += f": it was truncated there, for the {self.bytes} bytes after it begin with no"
@@ -377,12 +383,12 @@ class Truncation:
 
 
 def truncate(log: CommitLogWriter, end: int, *, aside: Path) -> Truncation | None:
-    """Make `end` the end of the log; None if nothing but zeros followed it. Durable.
+    """Truncate the log at `end`. Durable on return. None if only zeros followed.
 
-    Bytes that sound records are among are copied to `aside` first.
+    If sound records are among the bytes, they are copied to `aside` first.
 
     Raises:
-        OSError: a file cannot be read or written; the log is as it was, or truncated in part.
+        OSError: a file cannot be read or written; the log is unchanged, or truncated in part.
     """
     found = None
     data_end = log.data_end(end)
@@ -395,7 +401,7 @@ def truncate(log: CommitLogWriter, end: int, *, aside: Path) -> Truncation | Non
 
 
 def keep(log: CommitLogWriter, start: int, end: int, aside: Path) -> list[Path]:
-    """Copy the bytes `[start, end)` of the log to files below `aside`. Durable.
+    """Copy the bytes `[start, end)` of the log to files below `aside`. Durable on return.
 
     Raises:
         OSError: one cannot be read or written.

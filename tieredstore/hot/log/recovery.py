@@ -1,23 +1,23 @@
-"""Where a store directory ends, and its ConsumeQueues brought to that end.
+"""Recovery of a store directory: finds the end of the log and brings the ConsumeQueues to it.
 
 R1  Below the durable end (`durableEnds`, else the `checkpoint` of an older version) nothing is
-    truncated, zeroed or deleted. What is no sound record there is damage: its messages keep their
-    offsets, and reading them raises `Corrupt`.
+    truncated, zeroed or deleted. Bytes without a sound record there are damage: their messages keep
+    their offsets, and reading them raises `Corrupt`.
 R2  Above it the CommitLog ends before the first record that is not whole: magic, lengths, position,
-    the checksums of body and record, topic. What follows becomes zeros, and is logged; where sound
-    records follow, the bytes are kept in a file of their own first. Properties have a checksum
-    only with `enabledAppendPropCRC`; without, a page of them that never reached the disk is
-    noticed by its zeros, for the files are sparse.
+    checksums of body and record, topic. The rest is zeroed, and the truncation is logged. If sound
+    records follow, the bytes are first copied to a file of their own. Properties have a checksum
+    only with `enabledAppendPropCRC`. Without it, a page of them that never reached the disk is
+    detected by its zeros, for the files are sparse.
 R3  A queue's units are those of its records before that end, in order. Units that are missing or
-    differ are rebuilt from the records; units beyond the end become zeros.
-R4  Records are scanned from the durable end on. A queue whose files contradict `durableEnds` (a
-    hole, a file that is missing or short, a last unit that is not the record's) has all records
-    scanned. A next offset is never lower than `durableEnds` has it. A Java broker's checkpoint is
-    a time, which says that of all files but those from that time on.
-R5  Records of a deleted queue below the position that `config/deletedQueues.json` has for it are
-    no messages, and files with units of theirs, which a crash amid the deletion left, go.
-R6  What is scanned above the durable end is written again before it counts as durable: after a
-    sync that failed, the kernel has bytes that the disk lacks, and no later sync would write them.
+    differ are rebuilt from the records. Units beyond the end are zeroed.
+R4  Records are scanned from the durable end on. If the files of a queue contradict `durableEnds` (a
+    hole, a missing or short file, a last unit that is not the record's), all records are scanned. A
+    next offset is never lower than in `durableEnds`. A Java broker's checkpoint is a time, which
+    covers all files but those from that time on.
+R5  Records of a deleted queue below its position in `config/deletedQueues.json` are not messages.
+    Files with units of them, left by a crash amid the deletion, are deleted.
+R6  Bytes scanned above the durable end are written again before they count as durable: after a
+    failed sync the kernel has bytes that the disk lacks, and no later sync would write them.
 """
 
 import logging
@@ -45,7 +45,7 @@ from tieredstore.hot.log.record_scan import (
 )
 
 LOGGED_MAX = 10
-"""Places of damage that are logged one by one."""
+"""Maximum of damaged places that are logged one by one."""
 _pack_unit = ConsumeQueueUnit.LAYOUT.pack
 _unpack_units = ConsumeQueueUnit.LAYOUT.iter_unpack
 LOGGER = logging.getLogger("tieredstore.hot")
@@ -53,48 +53,48 @@ LOGGER = logging.getLogger("tieredstore.hot")
 
 @dataclass(slots=True)
 class LogEnd:
-    """Where the next message goes."""
+    """End of the log after recovery."""
 
     position: int = 0
     next_offsets: dict[QueueId, int] = field(default_factory=dict[QueueId, int])
     store_timestamp: int = 0
-    """Of the last record that was scanned, Unix ms; 0: of none."""
+    """Store timestamp of the last scanned record, Unix ms; 0: none was scanned."""
     messages_scanned: int = 0
-    """How many records were scanned."""
+    """Number of scanned records."""
     damages: list[Damage] = field(default_factory=list[Damage])
-    """Damage below the durable end that the start met; there may be more."""
+    """Damage below the durable end that the start met. There may be more."""
     truncation: Truncation | None = None
-    """What was truncated; None if nothing was."""
+    """Truncation of the tail; None if there was none."""
     lost_end: int = 0
-    """Position before which the whole CommitLog is lost, with all its files; 0: it is there."""
+    """Position before which the whole CommitLog is lost, with all its files; 0: it exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """What a start finds, beside the files of the log and of the queues."""
+    """State of the directory besides the files of the log and of the queues."""
 
     was_closed: bool
     checkpoint: Checkpoint
     durable: DurableEnds | None = None
-    """What `durableEnds` has; None if there is no such file."""
+    """Content of `durableEnds`; None if there is no such file."""
     deleted: DeletedQueues | None = None
     aside: Path = Path("truncated")
     """Directory for bytes that are truncated although sound records follow them."""
 
     @property
     def durable_end(self) -> int:
-        """Position before which records and units were durable; -1 if that is not known."""
+        """Position before which records and units were durable; -1 if it is unknown."""
         return max(
             self.checkpoint.durable_end, -1 if self.durable is None else self.durable.position
         )
 
     @property
     def is_lacking(self) -> bool:
-        """Whether `durableEnds` was there, and no copy of it is whole."""
+        """Whether `durableEnds` existed, and no copy of it is whole."""
         return self.checkpoint.has_ends and self.durable is None
 
     def next_offsets(self) -> dict[QueueId, int]:
-        """The next offset of each queue at `durable.position`, without those deleted since."""
+        """Return next offsets of the queues at `durable.position`, without queues deleted since."""
         assert self.durable is not None, "the caller looked"
         position, deleted = self.durable.position, self.deleted
         return {
@@ -106,27 +106,28 @@ class Directory:
 
 @dataclass(slots=True)
 class _Found:
-    """What the directory holds."""
+    """Result of the scan of a directory."""
 
     start: int
-    """Where the scan began."""
+    """Position at which the scan began."""
     known: dict[QueueId, int]
-    """The next offset of each queue there."""
+    """Next offset of each queue at `start`."""
     scan: Scan
 
 
 def recover(
     log: CommitLogWriter, queues: QueueFiles, found: Directory, *, rescan: bool = False
 ) -> LogEnd:
-    """Find the end, truncate what is torn, and bring the ConsumeQueues there. Durable afterwards.
+    """Find the end, truncate a torn tail, and bring the ConsumeQueues to the end.
 
-    Reads two units and a record a queue, and the records after the durable end, at some 5 us each;
-    all records with `rescan`, or where queues contradict what was durable.
+    Durable on return. Reads two units and a record for each queue, and the records after the
+    durable end, at some 5 us each. Reads all records with `rescan`, or if queues contradict the
+    durable state.
 
     Raises:
-        Corrupt: two records contradict each other; the path and position are the second one's. Or
-            a file below the durable end is missing.
-        OSError: files cannot be read or written; nothing is lost, and the next attempt goes on.
+        Corrupt: two records contradict each other; path and position are the second one's. Or a
+            file below the durable end is missing.
+        OSError: files cannot be read or written; nothing is lost, and the next attempt continues.
     """
     if not fits(log, found):
         found = replace(found, durable=None)
@@ -163,10 +164,10 @@ def recover(
 
 
 def fits(log: CommitLogWriter, found: Directory) -> bool:
-    """Whether `durableEnds` is of this log: no other program went on below its position.
+    """Whether `durableEnds` belongs to this log: no other program has continued below its position.
 
-    Where another program may have written the `checkpoint` since, the records of one file have to
-    reach the position.
+    If another program may have written the `checkpoint` since, the records of one file must reach
+    the position exactly.
     """
     if found.durable is None or not found.checkpoint.is_foreign or not log.bases:
         return True
@@ -183,7 +184,7 @@ def fits(log: CommitLogWriter, found: Directory) -> bool:
 
 
 def _scanned(log: CommitLogWriter, queues: QueueFiles, found: Directory, *, rescan: bool) -> _Found:
-    """The records after the durable end, or all of them: R4."""
+    """Scan the records after the durable end, or all of them: R4."""
     if found.durable is None:
         if rescan or queues.irregular or found.is_lacking:
             return _by_all_records(log, queues, found, {})
@@ -199,7 +200,7 @@ def _scanned(log: CommitLogWriter, queues: QueueFiles, found: Directory, *, resc
     try:
         scan = scan_log(log, Scan(start, queues, found.durable_end, found.deleted, known))
     except OffsetsContradict:
-        # A power failure may have taken the first file of a queue that was begun.
+        # A power failure may have removed the first file of a queue that was begun.
         return _by_all_records(log, queues, found, found.next_offsets())
     scan.damages[:0] = damages
     return _Found(start, known, scan)
@@ -208,7 +209,7 @@ def _scanned(log: CommitLogWriter, queues: QueueFiles, found: Directory, *, resc
 def _by_all_records(
     log: CommitLogWriter, queues: QueueFiles, found: Directory, known: dict[QueueId, int]
 ) -> _Found:
-    """All records of the log, and what `known` has of queues that lack some.
+    """Scan all records of the log. `known` has the queues that lack some.
 
     Raises:
         Corrupt: two records contradict each other.
@@ -223,7 +224,7 @@ def _by_all_records(
         raise Corrupt(
             f"queue offsets contradict: {error}: {REPAIR}", str(log.directory), start
         ) from error
-    if scan.spans_durable_end:  # another program went on in the middle of what was durable
+    if scan.spans_durable_end:  # another program continued amid the durable records
         known = {}
     before: dict[QueueId, int] = {}
     for queue in queues.bases.keys() | known.keys() | scan.units.keys():
@@ -241,7 +242,7 @@ def _by_all_records(
 
 
 def _by_units(log: CommitLogWriter, queues: QueueFiles, found: Directory) -> _Found:
-    """The records after those that units and the `checkpoint` show, where there is no more."""
+    """Scan the records after those that units and the `checkpoint` cover, without `durableEnds`."""
     start = _start(log, queues, found)
     if start is None:
         return _by_all_records(log, queues, found, {})
@@ -259,7 +260,7 @@ def _by_units(log: CommitLogWriter, queues: QueueFiles, found: Directory) -> _Fo
 
 
 def _start(log: CommitLogWriter, queues: QueueFiles, found: Directory) -> int | None:
-    """Where to begin to scan records; None: with all of them."""
+    """Return the position at which a scan of records begins; None: scan all of them."""
     checkpoint = found.checkpoint
     if found.was_closed:
         end = _end_by_units(log, queues)
@@ -276,7 +277,7 @@ def _start(log: CommitLogWriter, queues: QueueFiles, found: Directory) -> int | 
 def _damages_of(
     log: CommitLogWriter, queues: QueueFiles, known: dict[QueueId, int], end: int
 ) -> list[Damage] | None:
-    """Damaged records that last units lead to; None where files of a queue contradict `known`."""
+    """Return damaged records that last units point to; None if queue files contradict `known`."""
     if queues.irregular:
         return None
     files: dict[int, list[Damage]] = {}
@@ -300,7 +301,7 @@ def _damages_of(
 
 
 def _has_extra_filler(queues: QueueFiles, found: Directory, known: dict[QueueId, int]) -> bool:
-    """Whether fillers of a queue that was created again reach beyond its beginning."""
+    """Whether the fillers of a recreated queue reach beyond its first offset."""
     if found.deleted is None:
         return False
     return any(
@@ -311,7 +312,7 @@ def _has_extra_filler(queues: QueueFiles, found: Directory, known: dict[QueueId,
 
 
 def _is_live(log: CommitLogWriter, queues: QueueFiles, queue: QueueId) -> bool:
-    """Whether a queue's files begin above 0 with a message that is there: an older file is gone."""
+    """Whether the files begin above 0 with an existing message: an older file was deleted."""
     first = queues.first_offset(queue)
     if not first:
         return False
@@ -326,9 +327,9 @@ def _damage_of(
     end: int,
     files: dict[int, list[Damage]],
 ) -> Damage | None:
-    """The damage of the record that a unit is right to lead to; None if the unit is wrong.
+    """Return the damage of the record that a unit correctly points to; None if the unit is wrong.
 
-    A file is scanned once.
+    Each file is scanned once.
     """
     if unit.size <= 0 or not log.min_position <= unit.position < end:
         return None
@@ -345,7 +346,7 @@ def _damage_of(
 
 
 def _lost_end(queues: QueueFiles, found: Directory, file_bytes: int) -> int:
-    """Where a log that has no files ended; 0 if it had no message."""
+    """Return the end of a log without files; 0 if it had no message."""
     end = max(found.durable_end, 0)
     for queue in queues.bases:
         count = _written(queues, queue)
@@ -356,14 +357,14 @@ def _lost_end(queues: QueueFiles, found: Directory, file_bytes: int) -> int:
 
 
 def _written(queues: QueueFiles, queue: QueueId) -> int:
-    """The offset after a queue's last unit."""
+    """Return the offset after a queue's last unit."""
     return queues.partition_point(queue, lambda unit: unit.size > 0 and unit.position >= 0)
 
 
 def _after_lost_log(
     log: CommitLogWriter, queues: QueueFiles, found: Directory, lost_end: int
 ) -> LogEnd:
-    """Go on after a log that is gone with all its files, as if its messages had expired."""
+    """Continue after a log that is lost with all its files, as if its messages had expired."""
     position = -(-lost_end // log.file_bytes) * log.file_bytes
     known = found.next_offsets() if found.durable is not None else {}
     for queue in queues.bases.keys() | known.keys():
@@ -385,7 +386,7 @@ def _after_lost_log(
 
 
 def finish_deletion(queues: QueueFiles, deleted: DeletedQueues) -> set[QueueId]:
-    """Delete the files of deleted queues that a crash left: R4. Returns those queues.
+    """Delete the files of deleted queues that a crash left: R5. Return those queues.
 
     Reads some 20 units for each deleted queue that has files.
 
@@ -400,19 +401,19 @@ def finish_deletion(queues: QueueFiles, deleted: DeletedQueues) -> set[QueueId]:
 
 
 def _is_left(queues: QueueFiles, queue: QueueId, deleted: DeletedQueues) -> bool:
-    """Whether files have no message of a queue that was made again, whose units are above."""
+    """Whether files hold no message of a recreated queue, whose units are above the old ones."""
     first = queues.partition_point(queue, lambda unit: unit.is_filler)
     unit = queues.unit(queue, first)
     return unit.size <= 0 or deleted.has_record(queue, unit.position)
 
 
 def _beginning_of(queue: QueueId, deleted: DeletedQueues | None) -> int:
-    """The offset of the first message of a queue that has no files yet."""
+    """Return the offset of the first message of a queue without files."""
     return 0 if deleted is None or queue not in deleted else deleted[queue].next_offset
 
 
 def _end_by_units(log: CommitLogWriter, queues: QueueFiles) -> int | None:
-    """Where the record of the last unit of all ends; None where a last unit is not right."""
+    """Return the end of the record of the overall last unit; None if a last unit is wrong."""
     end = log.min_position
     for queue in queues.bases:
         count = queues.partition_point(queue, lambda unit: unit.size > 0 and unit.position >= 0)
@@ -427,10 +428,10 @@ def _end_by_units(log: CommitLogWriter, queues: QueueFiles) -> int | None:
 
 
 def _next_offset(log: CommitLogWriter, queues: QueueFiles, queue: QueueId, start: int) -> int:
-    """The offset after the last unit whose record lies before `start`; fillers count.
+    """Return the offset after the last unit whose record lies before `start`. Fillers count.
 
-    Units of later records may be torn, and say anything: so the last one is compared with its
-    record, and with those before it until one is right.
+    Units of later records may be torn and hold any bytes. So units are compared with their records,
+    from the last one back, until one is right.
     """
     first = queues.first_offset(queue)
     end = queues.partition_point(queue, lambda unit: unit.size > 0 and 0 <= unit.position < start)
@@ -455,7 +456,7 @@ def _is_good_unit(
 
 
 def _rescan_base(log: CommitLogWriter, checkpoint: Checkpoint) -> int:
-    """The newest file whose first message is not younger than the checkpoint; else the oldest."""
+    """Return the newest file whose first message is as old as the checkpoint, else the oldest."""
     for base in reversed(log.bases):
         with log.mapped(base) as view:
             message = good_record(view, base)
@@ -465,7 +466,7 @@ def _rescan_base(log: CommitLogWriter, checkpoint: Checkpoint) -> int:
 
 
 def _bring_all(queues: QueueFiles, scan: Scan, next_offsets: dict[QueueId, int]) -> None:
-    """Write the units of scanned records; `next_offsets` has each queue's next one afterwards."""
+    """Write the units of scanned records. Update `next_offsets`."""
     for queue, (first, units) in scan.units.items():
         known = next_offsets.get(queue, 0)
         if first > known > 0:
@@ -489,7 +490,7 @@ def _bring_all(queues: QueueFiles, scan: Scan, next_offsets: dict[QueueId, int])
 def _without_rest(
     log: CommitLogWriter, queues: QueueFiles, end: LogEnd, truncation: Truncation | None
 ) -> Truncation | None:
-    """Make zeros of the units beyond the end; what was truncated, with their offsets."""
+    """Zero the units beyond the end. Return the truncation with their offsets."""
     for queue in list(queues.bases.keys() | end.next_offsets.keys()):
         next_offset = end.next_offsets.get(queue, 0)
         dropped = queues.undo(queue, next_offset)
@@ -501,7 +502,7 @@ def _without_rest(
 
 
 def _report(end: LogEnd) -> None:
-    """Log damage, what was truncated, and files that are gone."""
+    """Log damage, the truncation, and lost files."""
     if end.truncation is not None:
         LOGGER.warning("%s", end.truncation)
     for damage in end.damages[:LOGGED_MAX]:
@@ -518,7 +519,7 @@ def _report(end: LogEnd) -> None:
 
 
 def with_codes_of(units: bytearray, there: bytes) -> bytearray:
-    """The units, with the codes of those that are there and say the same of the record."""
+    """Return the units with the codes of existing units that point to the same record."""
     merged = bytearray()
     for mine, other in zip(_unpack_units(bytes(units)), _unpack_units(there), strict=True):
         merged += _pack_unit(*(other if mine[:2] == other[:2] else mine))

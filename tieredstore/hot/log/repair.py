@@ -1,11 +1,11 @@
-"""Damage of a hot log: what there is of it, and a log that goes on without it.
+"""Repair of a hot log: finds its damage, and replaces it so that the log continues without it.
 
-P1  Looking changes nothing.
-P2  Every position and every queue offset stays. Damaged bytes are copied to files of their own
-    first; then a placeholder takes their place, a sound record without a unit, or the blank record
-    that ends a file.
+P1  Looking for damage changes nothing.
+P2  Every position and every queue offset stays. Damaged bytes are first copied to files of their
+    own. Then a placeholder replaces them, a sound record without a unit, or the blank record that
+    ends a file.
 P3  A unit whose record is lost becomes a filler. Any other unit is that of its record.
-P4  Each step is durable before the next one. After a kill at any moment the same call goes on.
+P4  Each step is durable before the next one. After a kill at any moment the same call continues.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -54,34 +54,34 @@ Ranges = Sequence[tuple[int, int]]
 
 @dataclass(slots=True)
 class DamagedPlace:
-    """Bytes of the CommitLog that hold no sound record, and the messages that are lost there."""
+    """CommitLog bytes without a sound record, and the messages that are lost there."""
 
     damage: Damage
     stamp: int
     """Store timestamp of the record before, Unix ms."""
     is_missing: bool
-    """Whether the file is not there at all."""
+    """Whether the whole file is missing."""
     lost: dict[QueueId, Ranges] = field(default_factory=dict[QueueId, Ranges])
     kept: Sequence[Path] = ()
-    """Files that the bytes were copied to."""
+    """Files with copies of the bytes."""
 
 
 @dataclass(slots=True)
 class WrongUnits:
-    """Units of one queue that differ from those that its records ask for."""
+    """Units of one queue that differ from those of its records."""
 
     queue: QueueId
     path: str
-    """The directory of its ConsumeQueue."""
+    """Directory of its ConsumeQueue."""
     units: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     """First offsets, and the right units from there on."""
     mended: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Offsets `[first, end)` of sound records that the units did not lead to."""
+    """Offsets `[first, end)` of sound records that the units did not point to."""
 
 
 @dataclass(slots=True)
 class HotDamage:
-    """The damage of a store directory."""
+    """Damage of a store directory."""
 
     places: list[DamagedPlace] = field(default_factory=list[DamagedPlace])
     units: list[WrongUnits] = field(default_factory=list[WrongUnits])
@@ -91,12 +91,12 @@ class HotDamage:
 
     @property
     def mended(self) -> list[WrongUnits]:
-        """Queues with units that do not lead to their sound records."""
+        """Queues with units that do not point to their sound records."""
         return [one for one in self.units if one.mended]
 
 
 class HotRepair:
-    """A store directory whose damage is looked at. `open_repair` makes it."""
+    """Repair of a store directory. See `open_repair`."""
 
     def __init__(self, directory: StoreDirectory, options: HotWriteOptions, clock: Clock) -> None:
         self._directory = directory
@@ -113,7 +113,7 @@ class HotRepair:
         return f"<HotRepair of {self._directory.root}>"
 
     def look(self) -> HotDamage:
-        """What is damaged. Reads all records, at some 5 us each, and all units.
+        """Find the damage. Reads all records, at some 5 us each, and all units.
 
         Raises:
             Corrupt: the file of the deleted queues is damaged.
@@ -123,7 +123,7 @@ class HotRepair:
         durable = DurableEndsFile(directory.durable_ends).read()
         deleted = DeletedQueues(directory.deleted_queues)
         found = Directory(directory.was_closed, directory.checkpoint(), durable, deleted)
-        if not self._log.bases:  # lost as a whole: a start goes on after it
+        if not self._log.bases:  # lost as a whole: a start continues after it
             return HotDamage()
         known: Mapping[QueueId, int] = {}
         certain = -1
@@ -146,7 +146,7 @@ class HotRepair:
         return damage
 
     def _look_at(self, queue: QueueId, scan: Scan, damage: HotDamage) -> None:
-        """Compare a queue's units with those that its records ask for."""
+        """Compare a queue's units with those of its records."""
         there_first, there = self._units_of(queue)
         first, units = scan.units.get(queue, (there_first + len(there), bytearray()))
         start = min(first, there_first) if len(there) else first
@@ -181,7 +181,7 @@ class HotRepair:
             damage.units.append(wrong)
 
     def _units_of(self, queue: QueueId) -> tuple[int, Units]:
-        """The first offset of a queue's files, and all units that they have room for."""
+        """Return the first offset of a queue's files, and all units that they have room for."""
         raws = [
             self._queues.read(queue, base // UNIT_BYTES, self._queues.file_bytes // UNIT_BYTES)
             for base in self._queues.bases.get(queue, ())
@@ -191,9 +191,9 @@ class HotRepair:
         return self._queues.first_offset(queue), np.frombuffer(raw, UNIT_DTYPE)
 
     def carry_out(self, damage: HotDamage) -> None:
-        """Go on without what is damaged; durable afterwards: P2, P3. May be called again.
+        """Replace the damage so that the log continues without it: P2, P3.
 
-        Enters in each place where its bytes are kept.
+        Durable on return. Repeatable. Sets `kept` of each place to the copies of its bytes.
 
         Raises:
             Denied: a damaged place is too small for a record; nothing was changed.
@@ -227,7 +227,7 @@ class HotRepair:
             )
 
     def _replace(self, place: DamagedPlace) -> None:
-        """Put placeholders, or the blank record of a file's end, where the damage is."""
+        """Write placeholders, or the blank record of a file's end, over the damage."""
         at, end = place.damage.position, place.damage.end
         if end == self._log.base_of(at) + self._log.file_bytes:
             parts: list[bytes] = []
@@ -267,7 +267,7 @@ class HotRepair:
         return raw
 
     def _write_units(self, queue: QueueId, first: int, units: bytes) -> None:
-        """Write units where the queue has files; a start makes the others."""
+        """Write units to existing files of the queue. A start creates the others."""
         for at in range(0, len(units), UNIT_BYTES):
             base = (first * UNIT_BYTES + at) // self._queues.file_bytes * self._queues.file_bytes
             if base in self._queues.bases.get(queue, ()):
@@ -287,7 +287,7 @@ def _scanned(  # noqa: PLR0917 - what a scan begins with
     known: Mapping[QueueId, int],
     certain: int,
 ) -> Scan:
-    """All records, and the damage between them; a record that contradicts others is damage."""
+    """Scan all records, and the damage between them. A record that contradicts others is damage."""
     while True:
         scan = Scan(log.min_position, queues, durable_end, deleted, known, certain)
         try:
@@ -297,7 +297,7 @@ def _scanned(  # noqa: PLR0917 - what a scan begins with
 
 
 def _are_within(units: Units, places: Sequence[Damage]) -> NDArray[np.bool_]:
-    """Which units lead into one of the places, which are ascending or few."""
+    """Return a mask of the units that point into one of `places`, which are ascending or few."""
     found = np.zeros(len(units), bool)
     for one in places:
         found |= (units["position"] >= one.position) & (units["position"] < one.end)
@@ -306,14 +306,14 @@ def _are_within(units: Units, places: Sequence[Damage]) -> NDArray[np.bool_]:
 
 
 def _ranges(rows: NDArray[np.intp]) -> list[tuple[int, int]]:
-    """Ascending numbers as ranges `[first, end)`."""
+    """Return ascending numbers as ranges `[first, end)`."""
     groups = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
     return [(int(one[0]), int(one[-1]) + 1) for one in groups if len(one)]
 
 
 @contextmanager
 def open_repair(root: Path, options: HotWriteOptions, clock: Clock) -> Generator[HotRepair]:
-    """Hold a store directory, which no process may write, to look at its damage. Blocks.
+    """Lock a store directory for the block, to find and repair its damage. Blocks.
 
     Raises:
         InUse: a process writes it.

@@ -1,4 +1,4 @@
-"""`config/topics.json`: the topics of a store, in RocketMQ's form. Pure but for `TopicsFile`."""
+"""Topics of a store in RocketMQ's form, `config/topics.json`. Pure but for `TopicsFile`."""
 
 import json
 import logging
@@ -13,13 +13,14 @@ from tieredstore.hot.log.files import replace_file
 
 LOGGER = logging.getLogger("tieredstore.hot")
 RESERVE_TIME = "reserve.time"
-"""RocketMQ's attribute of a topic: hours for which the tier keeps its messages."""
+"""RocketMQ's attribute of a topic: its retention in the tier, in hours."""
 
 
 def with_queues(document: dict[str, Any], queues: Iterable[QueueId], queues_min: int) -> bool:
-    """Enter the topics of `queues`, with as many queues as they need; whether anything changed.
+    """Add the topics of `queues`, with as many queues as they need.
 
-    A topic that is there keeps its settings, but for a number of queues that is too small.
+    Return whether anything changed. An existing topic keeps its settings, but for a number of
+    queues that is too small.
     """
     table: dict[str, dict[str, Any]] = document.setdefault("topicConfigTable", {})
     changed = False
@@ -45,10 +46,10 @@ def with_queues(document: dict[str, Any], queues: Iterable[QueueId], queues_min:
 
 
 class TopicsFile:
-    """The file, replaced as a whole when a topic or one of its queues is new."""
+    """File of the topics, replaced as a whole for a new topic or queue."""
 
     def __init__(self, path: Path) -> None:
-        """Read it, or its backup where it is not there.
+        """Read the file, or its backup if it does not exist.
 
         Raises:
             Corrupt: it is not JSON with topics in it.
@@ -58,7 +59,7 @@ class TopicsFile:
         self._backup = path.with_name(path.name + ".bak")
         self._document: dict[str, Any] = {}
         self._raw = b""
-        """The file as it was read or written last."""
+        """Content of the file when last read or written."""
         self._known: set[QueueId] = set()
         for found in (path, self._backup):
             if is_there(found) and (raw := found.read_bytes()).strip():
@@ -66,10 +67,10 @@ class TopicsFile:
                 break
 
     def enter(self, queues: Iterable[QueueId], queues_min: int, now_ms: int) -> None:
-        """Have these queues in the file; nothing is written where they are. Durable.
+        """Add these queues to the file. Durable on return. Writes nothing if they exist.
 
         Raises:
-            OSError: it cannot be written; the old file is there.
+            OSError: it cannot be written; the old file stays.
         """
         new = set(queues) - self._known
         if not new:
@@ -81,13 +82,13 @@ class TopicsFile:
         self._known |= new
 
     def set_attribute(self, topic: str, name: str, value: str | None, now_ms: int) -> None:
-        """Give a topic an attribute of RocketMQ's, such as `reserve.time`; None: take it away.
+        """Set an attribute of a topic, such as `reserve.time`; None: remove it. Durable on return.
 
-        Durable. All else in the file stays as it is.
+        All else in the file stays as it is.
 
         Raises:
             NotFound: there is no such topic in the file.
-            OSError: it cannot be written; the old file is there.
+            OSError: it cannot be written; the old file stays.
         """
         document, _ = self._current()
         config = document.get("topicConfigTable", {}).get(topic)
@@ -102,9 +103,9 @@ class TopicsFile:
             self._write(document, now_ms)
 
     def _current(self) -> tuple[dict[str, Any], bool]:
-        """A copy of what the file has now, and whether that is what was written last.
+        """Return a copy of the file's present document, and whether it is the last written one.
 
-        An operator may have changed it. A file that cannot be parsed counts for nothing.
+        An operator may have changed it. A file that cannot be parsed is ignored.
         """
         try:
             raw = self._path.read_bytes()
@@ -120,16 +121,16 @@ class TopicsFile:
         return not self._document.get("topicConfigTable", {}).keys().isdisjoint(topics)
 
     def write_queues(self, topic: str) -> int:
-        """How many queues producers use of a topic; 0 if it is not in the file."""
+        """Return the number of write queues of a topic; 0 if it is not in the file."""
         config: dict[str, Any] = self._document.get("topicConfigTable", {}).get(topic, {})
         found = config.get("writeQueueNums", 0)
         return found if isinstance(found, int) and found > 0 else 0
 
     def forget(self, topics: Collection[str], now_ms: int) -> None:
-        """Have none of these topics in the file; nothing is written where they are not. Durable.
+        """Remove these topics from the file. Durable on return. Writes nothing if there are none.
 
         Raises:
-            OSError: it cannot be written; the old file is there.
+            OSError: it cannot be written; the old file stays.
         """
         self._known = {queue for queue in self._known if queue.topic not in topics}
         if not self.has(topics):
