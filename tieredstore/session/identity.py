@@ -103,10 +103,11 @@ def _refuse_stranger(config: Config, store_dir: Path) -> None:
 
 
 def refuse_unnamed(config: Config, store_dir: Path) -> None:
-    """Begin no tier under the host's name, which nobody gave; one that is there goes on.
+    """Refuse to begin a tier under the host's name. An existing tier of that name is continued.
 
     Raises:
-        ConfigError: says what the store's broker is called, if the store says it.
+        ConfigError: `brokerName` is not set, and there is no such tier. Names the broker of the
+            store, if the store has its name.
     """
     if config.gives(BROKER) or has_tier(config, directory_of(config)):
         return
@@ -188,7 +189,7 @@ class KnownTier:
     cluster: str
     broker: str
     begun_ms: int
-    """When the tier was begun, Unix ms; 0: an older program has forgotten it."""
+    """Creation time of the tier, Unix ms; 0 if an older version dropped it."""
     where: str
     epoch: int = 0
     sequence: int = 0

@@ -343,7 +343,7 @@ def _foreign_text(where: Location, found: str) -> str:
 
 
 def _files_in(directory: Path) -> list[Path]:
-    """What a directory holds, nothing if it is not there; a refusal is an error, unlike for `glob`.
+    """List a directory; empty if it does not exist. Unlike `glob`, a refusal is an error.
 
     Raises:
         OSError: the directory cannot be listed.

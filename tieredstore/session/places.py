@@ -44,7 +44,7 @@ UPLOAD_BYTES = 64 << 20
 
 
 def directory_of(config: Config) -> Location:
-    """Where the broker's tier lies.
+    """Return the location of the broker's tier.
 
     Raises:
         ConfigError: `tieredStoreFilePath` is not set.
@@ -141,7 +141,7 @@ def _is_immutable(name: str) -> bool:
 def segments_driver(
     config: Config, location: Location, store: AppendingStore, *, clock: Clock, rng: Random
 ) -> SegmentsDriver:
-    """How an owner writes segments there: in place, or as shared parts (decision 0007)."""
+    """Return the driver of segments: in place, or packed into shared parts (decision 0007)."""
     if isinstance(location, TierUrl):
         return PackedDriver(store, rng=rng)
     wait_s = config.tier.takeover_wait_s_max
@@ -261,7 +261,7 @@ def _object_store(config: Config, location: TierUrl, clock: Clock) -> "FsspecSto
 
 
 def s3_options(config: Config) -> Mapping[str, Any]:
-    """How the file system of `s3://` is made, as `provider.s3.S3Options` names it."""
+    """Return the arguments of `provider.s3.S3Options` for the file system of `s3://`."""
     storage, objects = config.storage, config.objects
     key, secret = storage.access_key, storage.secret_key
     longest_s = objects.deadline_s(UPLOAD_BYTES)
@@ -297,7 +297,7 @@ class StaticCredentials:
         return "<StaticCredentials>"
 
     def __call__(self) -> Mapping[str, str | None]:
-        """What obstore asks a credential provider for."""
+        """Return the credentials, as obstore calls a credential provider."""
         return self._found
 
 
@@ -350,7 +350,7 @@ def owned_storage(
 
 
 def meters_of(stores: TwoStores) -> "Mapping[str, RequestMeter]":
-    """What the object stores among the two count, by their names in metrics."""
+    """Return the request meters of the object stores, by their names in metrics."""
     found = {FIRST_STORE: _meter_of(stores.inner), SECOND_STORE: _meter_of(stores.second)}
     return {name: meter for name, meter in found.items() if meter is not None}
 
@@ -385,11 +385,11 @@ def _layer_with(attribute: str, store: ObjectStore | None) -> Any:  # noqa: ANN4
 
 
 def _far(config: Config, clock: Clock) -> Callable[[Location, AppendingStore], AppendingStore]:
-    """What keeps an object store to the bytes a second of `Config.limits`, and suits its reads.
+    """Return a wrapper that throttles an object store to `Config.limits` and plans its reads.
 
-    It belongs around what repeats calls: no deadline counts a wait for a limit, and of several
-    ranges each is repeated alone. Near ranges are read together, long ones in parallel. The time
-    of a second request begins after the wait for a limit.
+    It belongs around the layer that retries: waits for a limit count toward no deadline, and each
+    of several ranges is retried alone. Near ranges are coalesced, long ones are read in parallel.
+    The delay of a second request begins after the wait for a limit.
     """
     throttled: ThrottledStore | None = None
 

@@ -30,9 +30,9 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.session.places import brokers_in, directory_of, reading_storage
 
 AS_OPTIONS = "-D brokerClusterName={cluster} -D brokerName={broker}"
-"""How the command line names a broker."""
+"""Options of the command line that name a broker."""
 AS_ARGUMENTS = "cluster={cluster!r}, broker={broker!r}"
-"""How a program names a broker."""
+"""Arguments of the library that name a broker."""
 
 
 def existing_tier(config: Config, naming: str = AS_OPTIONS) -> Config:
@@ -153,10 +153,12 @@ async def open_reader(
 
 
 def known_offsets(config: Config, raw: bytes, path: str) -> dict[QueueId, KnownOffsets]:
-    """What an export of the metadata, the file `path`, says of gaps of the configured broker.
+    """Parse the known offsets and gaps of the configured broker from a metadata export.
+
+    `raw` is the content of the file `path`. Queues of other brokers are left out.
 
     Raises:
-        ConfigError: it is no such file.
+        ConfigError: the file is no metadata export.
     """
     offsets = _parse_java(raw, path).offsets
     return {key.queue: one for key, one in offsets.items() if key.broker_name == config.broker}

@@ -11,13 +11,16 @@ from tieredstore.following.log_reader.log_scan import Remembered
 
 
 class FollowedMemory:
-    """What one owner of a tier remembers of the log that it follows.
+    """Replay position of an owner in the log that it follows.
 
-    An error of the storage loses nothing but the time to read the log again, so none is raised.
+    A storage error costs a restart only the time to read the log again, so none is raised.
     """
 
     def __init__(self, hot: RocketMqHotLog, tier: Tier, *, kept_every_s: float) -> None:
-        """What is tiered within `kept_every_s` before a crash is read again by the next start."""
+        """Keep the position every `kept_every_s` seconds.
+
+        After a crash the next start reads again at most the log of those seconds.
+        """
         self._kept_every_s = kept_every_s
         self._hot = hot
         self._tier = tier

@@ -32,7 +32,7 @@ FAILURES_SAID = 3
 ALONE_MAX = 3
 """Queues with the same trouble up to which each has a sentence of its own."""
 SAID_AGAIN_AT = 2
-"""How many times as many queues have a trouble when it is said again."""
+"""Growth of the number of queues with the same trouble at which it is logged again."""
 LOSSES_MAX = 20
 """Gaps of one look up to which each has a sentence of its own."""
 
@@ -43,21 +43,21 @@ NO_RETENTION = (
 
 _VARYING = re.compile(r"\d+")
 _PLACE = re.compile(r" \([^()]*\)\Z")
-"""What ends the text of a `StoreError`."""
+"""The path and position at the end of the text of a `StoreError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One thing that is wrong now."""
+    """A present fault, with its log sentences."""
 
     key: str
-    """What it is the trouble of: with the same key it is the same trouble in other words."""
+    """Identity of the trouble: a later sentence with the same key is the same trouble."""
     sentence: str
     level: int = logging.WARNING
     over: str = ""
-    """What is said when it is gone; "" if that needs no word."""
+    """Sentence for the log when the trouble is over; "" for none."""
     queues: int = 1
-    """How many queues have it."""
+    """Number of queues that have it."""
 
     def is_news(self, before: "Trouble | None", *, is_last: bool) -> bool:
         """Whether it is to be said after `before` was; at last for each queue that came to it."""
@@ -199,7 +199,7 @@ class Reporter:
 
 @dataclass(slots=True)
 class _Standing:
-    """When a line on the state was logged last, and how much had been tiered by then."""
+    """Time of the last log line on the state, and the amount tiered by then."""
 
     at_s: float = 0.0
     messages: int = 0
@@ -220,12 +220,15 @@ class _Standing:
 
 
 def _cause(sentence: str) -> str:
-    """What is behind a trouble, without the file that met it, which differs from try to try."""
+    """Return the cause of a trouble without its file, which differs between attempts."""
     return _PLACE.sub("", sentence.partition(": ")[2])
 
 
 def troubles_of(look: Look, *, is_last: bool = False) -> Iterator[Trouble]:
-    """What is wrong at one moment; at the last, all that waits counts, however short. Pure."""
+    """Yield all present troubles. Pure.
+
+    With `is_last`, each message that waits counts, however short its wait.
+    """
     dispatch = look.dispatch
     if said := _failing(dispatch):
         over = "the tier can be written again, tiering goes on"
@@ -261,7 +264,10 @@ def _failing(dispatch: DispatchStatistics) -> str:
 
 
 def _halted(queues: Iterable[QueueStatistics]) -> Iterator[Trouble]:
-    """One sentence for each queue, or for all that have the same trouble; topics if refused."""
+    """Yield a sentence for each queue, or a common one for queues with the same trouble.
+
+    Refused queues are reported by topic.
+    """
     alike: dict[tuple[QueueState, str], list[QueueStatistics]] = {}
     for one in queues:
         alike.setdefault((one.state, _kind(one)), []).append(one)
@@ -285,7 +291,7 @@ def _halted(queues: Iterable[QueueStatistics]) -> Iterator[Trouble]:
 
 
 def _waiting(queues: Iterable[QueueStatistics]) -> Iterator[Trouble]:
-    """One sentence for all queues whose messages wait for the same."""
+    """Yield a common sentence for all queues whose messages wait for the same event."""
     alike: dict[str, list[QueueStatistics]] = {}
     for one in queues:
         if one.state not in HALTED:

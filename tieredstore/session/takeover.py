@@ -73,7 +73,7 @@ class Takeover:
         self._watch: tuple[int, OwnerWatch] | None = None
         self._owned: tuple[str, int] | None = None
         self.earlier = Broker("", "")
-        """Whose the tier was; epoch 0 if nobody's."""
+        """The previous owner of the tier; epoch 0 if it had none."""
         self.earlier_lives = False
         """Whether that owner was seen to live."""
         self.is_forced = False
@@ -85,10 +85,10 @@ class Takeover:
     async def permit(self, broker: Broker) -> None:
         """`container.journal.ownership.Permit`: forbid to fence an owner that lives.
 
-        In a directory the next epoch's lock is held before its fence is written, so that whoever
-        reads the fence sees a living owner. Where two starts try the same epoch at once, both hold
-        its lock, and the one that comes second sees the first. In an object store the second one
-        sees the process of the first, or waits for its signs of life.
+        In a directory the lock of the next epoch is held before its fence is written, so a reader
+        of the fence sees a living owner. If two starts try the same epoch at once, both hold its
+        lock, and the second one sees the first. In an object store the second one sees the process
+        of the first, or waits for its signs of life.
 
         Raises:
             Owned: the tier's owner lives.
@@ -117,7 +117,7 @@ class Takeover:
             self._lock.close()
 
     def _evidence(self, broker: Broker) -> Life:
-        """What the lock and the process tell without waiting. Blocks."""
+        """Return the evidence of the lock and of the process table, without waiting. Blocks."""
         if self._lock is not None:
             with posix_errors(LOCK_NAME):
                 if self._lock.is_held(broker.epoch):
@@ -305,14 +305,15 @@ async def sign_of_life(
 
 
 def refuse_any_owner(root: Path) -> None:
-    """Refuse to make a tier in a directory whose owner lives, though its journal was moved away.
+    """Refuse to create a tier in a directory whose owner lives, though its journal was moved away.
 
-    It would go on writing files that the new journal gives to somebody else. Without a journal
-    there is no epoch to ask for, so an owner of any is one, and nothing says who it is. Blocks.
+    That owner would go on writing files that the new journal gives to another owner. Without a
+    journal the epoch is unknown, so the lock of any epoch counts, and the owner has no name.
+    Blocks.
 
     Raises:
         Owned: an owner lives.
-        Denied, Unavailable: the lock cannot be asked.
+        Denied, Unavailable: the lock cannot be examined.
     """
     with posix_errors(LOCK_NAME):
         is_held = OwnerLock(str(root / LOCK_NAME)).is_held()

@@ -29,7 +29,7 @@ def hours_of(table: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
 
 
 async def topic_hours(root: Path) -> dict[str, int]:
-    """What the table of the store directory `root` says; nothing if it cannot be read."""
+    """Return the hours by topic in the table of the store `root`; empty if it cannot be read."""
     return hours_of(await asyncio.to_thread(read_topic_table, root))
 
 
