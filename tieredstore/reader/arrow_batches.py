@@ -106,12 +106,13 @@ def batches_of_records(
     path: str,
     on_damage: Callable[[int, Corrupt], None] | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Located records as batches: one, unless their bodies become large. All is copied.
+    """Yield located records as batches: a single one, unless their bodies are large.
 
-    `on_damage` is told the queue offset of each message whose body cannot be decompressed.
+    All bytes are copied. `on_damage` receives the queue offset of each message whose body cannot be
+    decompressed, and the error.
 
     Raises:
-        Corrupt: without `on_damage`, a body cannot be decompressed; names `path`.
+        Corrupt: a body cannot be decompressed, and `on_damage` is None; names `path`.
     """
     flags, lengths = records.headers["sys_flag"], records.tails["body_length"]
     if BODY not in schema.names or not ((flags & COMPRESSED != 0) & (lengths > 0)).any():

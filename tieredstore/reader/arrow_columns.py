@@ -24,7 +24,7 @@ _NAME_END, _PAIR_END = ord(NAME_END), ord(PAIR_END)
 
 
 class Pairs(NamedTuple):
-    """Where names and values lie, in order: those of message i are `[bounds[i], bounds[i + 1])`."""
+    """Positions of names and values, in order: message i has pairs `[bounds[i], bounds[i + 1])`."""
 
     bounds: NDArray[np.int64]
     name_starts: NDArray[np.int64]
@@ -86,7 +86,7 @@ NAMES_IN_TABLE_MAX = 64
 
 
 def is_last_of_name(pairs: Pairs, codes: NDArray[np.int64], names: int) -> NDArray[np.bool_]:
-    """Which pairs count: of those of a message with one name, the last.
+    """Whether each pair is the last one of its message with its name: only that one counts.
 
     `codes`: the name of each pair as a number below `names`.
     """
@@ -165,7 +165,7 @@ class ColumnMaker:
         self._offset_ids: pa.StringArray | None = None
 
     def column(self, name: str) -> pa.Array:
-        """One column of `SCHEMA` except the body."""
+        """Return a column of `SCHEMA`, except the body."""
         return _MAKERS[name](self)
 
     def topic(self) -> pa.Array:
@@ -177,7 +177,7 @@ class ColumnMaker:
         return pa.array(self.records.headers[name].astype(_NUMPY[kind]))
 
     def born_timestamp(self) -> pa.Array:
-        """When the producer made it."""
+        """The time at which the producer created the message, by the producer's clock."""
         return _times(self.records.headers["born_timestamp"].astype(np.int64))
 
     def tail(self, name: str, kind: pa.DataType) -> pa.Array:
@@ -185,7 +185,7 @@ class ColumnMaker:
         return pa.array(self.records.tails[name].astype(_NUMPY[kind]))
 
     def store_timestamp(self) -> pa.Array:
-        """When the broker stored it."""
+        """The time at which the broker stored the message."""
         return _times(self.records.store_timestamps)
 
     def sys_flag(self) -> pa.Array:
@@ -207,7 +207,7 @@ class ColumnMaker:
         return self._offset_ids
 
     def msg_id(self) -> pa.Array:
-        """What clients show."""
+        """The message id that clients show: `UNIQ_KEY`, else the offset message id."""
         unique = self.labels().value_of(UNIQ_KEY)
         return pc.coalesce(unique, self.offset_msg_id()) if unique.null_count else unique
 
@@ -260,7 +260,7 @@ class Labels:
         self._messages = self._pairs.messages
 
     def spans_of(self, name: str) -> tuple[NDArray[np.int64], Spans]:
-        """Which messages have a property, in order, and where the value of each lies."""
+        """Return the messages that have a property, in order, and the spans of its values."""
         sought, pairs = name.encode(), self._pairs
         rows = np.flatnonzero(pairs.name_ends - pairs.name_starts == len(sought))
         names = values_at(self.text, f"V{len(sought)}", pairs.name_starts[rows])
@@ -272,7 +272,7 @@ class Labels:
         return having, Spans(pairs.value_starts[chosen], pairs.value_ends[chosen])
 
     def value_of(self, name: str) -> pa.StringArray:
-        """One property of each message, null where there is none."""
+        """Return a property of each message; null for a message without it."""
         having, spans = self.spans_of(name)
         values = _texts(gathered(self.text, spans))
         count = len(self._pairs.bounds) - 1

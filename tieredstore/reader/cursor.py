@@ -30,7 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which messages, as `ReadableTier.messages` describes it."""
+    """Selection of messages, with the arguments of `ReadableTier.messages`."""
 
     offset: int | None = None
     """First queue offset; None: the oldest."""
@@ -55,7 +55,7 @@ class Wanted:
         on_damage: OnDamage | None,
         on_gap: OnGap | None,
     ) -> Self:
-        """What the arguments of `ReadableTier.messages` say.
+        """Validate the arguments of `ReadableTier.messages`.
 
         Raises:
             ValueError: as `moment_ms` and `parse_subscription`.
@@ -106,7 +106,7 @@ class QueueCursor:
         """`bytes_max`: a step ends with the message that reaches it."""
         self.queue: QueueId = source.id
         self.offset: int = source.min_offset if wanted.offset is None else wanted.offset
-        """Where the next step begins. Before the first step, times are not looked up yet."""
+        """Queue offset of the next step. Times are looked up by the first step, not before."""
         self._first = self.offset
         self._fetcher = fetcher
         self._source = source
@@ -126,7 +126,12 @@ class QueueCursor:
         return self
 
     async def __anext__(self) -> FetchResult:
-        """One step; raises as `get_message`, and NotFound where it began beyond the end."""
+        """Return the messages of the next step.
+
+        Raises:
+            NotFound: the queue ends before the first offset.
+            Unavailable, Corrupt, OutOfRange, Closed: as `ReadableTier.get_message`.
+        """
         if not self._has_begun:
             await self._seek()
         while self._left > 0 and self.offset < self._end:
@@ -215,7 +220,7 @@ def messages_of(
 
 
 def _before(messages: FetchedMessages, end: int) -> FetchedMessages:
-    """Those below the offset `end`."""
+    """Keep the messages below the offset `end`."""
     parts: list[Selection] = []
     count = 0
     for part in messages.selections:
@@ -229,7 +234,7 @@ def _before(messages: FetchedMessages, end: int) -> FetchedMessages:
 
 
 def _with_tags(messages: FetchedMessages, tags: frozenset[str]) -> FetchedMessages:
-    """Those whose records have one of the tags; about 1 us a message."""
+    """Keep the messages whose records have a tag of `tags`. Costs about 1 us a message."""
     parts: list[Selection] = []
     count = 0
     for part in messages.selections:

@@ -58,14 +58,14 @@ from tieredstore.session.reader import AS_ARGUMENTS, existing_tier, open_reader,
 
 @dataclass(frozen=True, slots=True)
 class OpenedTier:
-    """What is open while the block of a tier runs."""
+    """Resources that are open while the block of a tier runs."""
 
     config: Config
     """With the cluster and broker that were found."""
     reader: TierReader
     fetcher: TieredMessageFetcher
     known: KnownCoverage = field(default_factory=KnownCoverage)
-    """What queries by key found out of the indices."""
+    """Coverage of the index files, as far as queries by key have learned it."""
 
 
 async def opened_tier(
@@ -99,9 +99,10 @@ async def findings_of(
     *,
     contents: bool = True,
 ) -> AsyncGenerator[Finding]:
-    """What `ReadableTier.check` iterates over; arguments and errors as there.
+    """Yield the findings of `ReadableTier.check`; arguments and errors as there.
 
-    `contents` False: what only the bytes of messages and index files tell is left out.
+    With `contents` False, findings that only the bytes of messages and index files show are left
+    out.
     """
     damage = reader.damage
     if damage is not None:
@@ -128,10 +129,10 @@ SLOTS_KEY = "tieredStoreIndexFileMaxHashSlotNum"
 
 
 def open_index_files(config: Config, java_metadata: Path) -> Sequence[Unsealed]:
-    """Those of `<store>/tiered_index_file`, where the metadata lies in `<store>/config`.
+    """Map the index files of `<store>/tiered_index_file`; the metadata is in `<store>/config`.
 
-    They are mapped, and read where a query looks at them; damage becomes damage of the query. Few
-    system calls; blocks.
+    A query reads only the pages that it needs. A damaged file is an error of the query, not of
+    this call. Few system calls; blocks.
     """
     slots = int(config.settings[SLOTS_KEY].value)
     found: list[OpenIndex] = []
@@ -175,7 +176,7 @@ def _mapped(path: Path) -> bytes | memoryview:
 
 
 class WhoseTier(ABC):
-    """What `ReadableTier` says of itself."""
+    """Description of a `ReadableTier`: its place, owner and limits."""
 
     @property
     def cluster(self) -> str:
@@ -189,12 +190,16 @@ class WhoseTier(ABC):
 
     @property
     def directory(self) -> Path:
-        """Where the broker's tier lies; ConfigError if that is no directory."""
+        """The directory of the broker's tier.
+
+        Raises:
+            ConfigError: the tier is in an object store.
+        """
         return local_directory(directory_of(self._opened().config))
 
     @property
     def location(self) -> str:
-        """Where the broker's tier lies, as a path or a URL."""
+        """The path or the URL of the broker's tier."""
         return str(directory_of(self._opened().config))
 
     @property
@@ -207,7 +212,7 @@ class WhoseTier(ABC):
 
 
 class SegmentLookups(ABC):
-    """What `ReadableTier` says of segments; all but the lookups is its own."""
+    """Segment lookups of a `ReadableTier`."""
 
     @property
     @abstractmethod
@@ -216,7 +221,7 @@ class SegmentLookups(ABC):
 
     @abstractmethod
     def queue(self, topic: str, queue_id: int) -> QueueSummary:
-        """One queue."""
+        """Return the summary of a queue."""
 
     async def segments(
         self, topic: str, queue_id: int, states: Collection[CopyState] | None = None
@@ -248,7 +253,7 @@ class SegmentLookups(ABC):
 
 
 class KeyQueries(ABC):
-    """What `ReadableTier` says of keys; all but `query_message` is its own."""
+    """Queries by key of a `ReadableTier`."""
 
     _java_metadata: Path | None
 
@@ -411,7 +416,7 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
 
     @property
     def damage(self) -> Corrupt | None:
-        """What the journal lacked when it was opened; None unless opened with `damaged=True`."""
+        """The damage of the journal when it was opened; None unless opened with `damaged=True`."""
         return self.reader.damage
 
     @property
@@ -429,7 +434,7 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
 
     @property
     def fetcher(self) -> TieredMessageFetcher:
-        """What `get_message` asks: the cache that reads ahead."""
+        """The fetcher behind `get_message`: read-ahead and its cache."""
         return self._opened().fetcher
 
     async def refresh(self) -> bool:
@@ -461,7 +466,7 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
         return found
 
     def queue(self, topic: str, queue_id: int) -> QueueSummary:
-        """One queue. O(segments), no request.
+        """Return the summary of a queue. O(segments), no request.
 
         Raises:
             NotFound: the tier has no such queue; names the nearest.
@@ -484,7 +489,7 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
         bytes_max: int | None = TRANSFER_BYTES_MAX,
         exact_tags: bool = False,
     ) -> FetchResult:
-        """One fetch, with RocketMQ's statuses; see `TieredMessageFetcher.get_message`."""
+        """Fetch a batch with RocketMQ's statuses; see `TieredMessageFetcher.get_message`."""
         return await self.fetcher.get_message(
             group,
             topic,
@@ -504,7 +509,7 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
         boundary: Boundary = Boundary.LOWER,
         rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
-        """The queue offset that a time stands for: a datetime with its time zone, or Unix ms.
+        """Find the queue offset at a time: a datetime with its time zone, or Unix ms.
 
         See `TieredMessageFetcher.offset_by_time`.
 
@@ -578,7 +583,7 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
     def chunks(
         self, topic: str, queue_id: int | None, wanted: Wanted, *, by_time: bool
     ) -> AsyncIterator[Iterable[Message]]:
-        """What `messages` iterates over, many at a time. Internal, and may change."""
+        """Iterate over the results of `messages` in chunks. Internal, and may change."""
         queues = self._queues_of(topic, queue_id, wanted)
         return (by_store_time if by_time else queue_by_queue)(self._cursor, queues, wanted)
 
@@ -638,7 +643,7 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
     def arrow_batches(
         self, topic: str, queue_id: int | None, wanted: Wanted, columns: Sequence[str] | None
     ) -> tuple[Schema, AsyncIterator[RecordBatch]]:
-        """What `to_arrow` iterates over, and its schema. Internal, and may change."""
+        """Return the schema and the batches of `to_arrow`. Internal, and may change."""
         arrow = import_arrow()
         schema = arrow.schema_of(columns)
         queues = self._queues_of(topic, queue_id, wanted)
@@ -649,19 +654,20 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
     ) -> AsyncIterator[Finding]:
         """Iterate over everything that is wrong, never stopping at the first finding.
 
-        Compares metadata and bytes in both directions and reads every byte once, in the storage
-        itself; decompresses `bodies`, too. `progress` is told the bytes of CommitLogs checked since
-        the last call. A commit under way has 2 seconds to publish what lies behind a published end.
+        Compares metadata and bytes in both directions. Reads every byte once from the storage
+        itself, past all caches. `bodies` decompresses bodies, too. `progress` receives the bytes of
+        CommitLogs checked since the last call. A commit under way has 2 seconds to publish bytes
+        beyond a published end; later they are a finding.
 
         Raises:
-            Unavailable: the storage does not answer, so nothing can be said.
+            Unavailable: the storage does not answer, so nothing was verified.
         """
         found = findings_of(self.reader, self.is_java, self._clock, progress, bodies)
         async for finding in each_past_caches(found):
             yield finding
 
     def statistics(self) -> FetcherStatistics:
-        """What reading cost so far and what is cached. O(readers)."""
+        """Return the cost of reading so far and the sizes of the caches. O(readers)."""
         return self.fetcher.statistics()
 
     def _opened(self) -> OpenedTier:
@@ -685,6 +691,6 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
         return QueueCursor(self.fetcher, source, wanted, bytes_max=bytes_max or run_bytes_max)
 
     def _absent(self, topic: str, queue_id: int | None) -> NotFound:
-        """What to say where a topic or a queue is not there."""
+        """The error for a topic or a queue that the tier does not have."""
         queues = self.reader.state.queues
         return NotFound(absence_text(topic, queue_id, queues), self.location)

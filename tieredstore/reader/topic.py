@@ -79,7 +79,7 @@ async def one_by_one(chunks: AsyncIterator[Iterable[Message]]) -> AsyncIterator[
 
 
 class _Source:
-    """One queue of a merge. Its messages are copies, so no run of the cache is kept alive."""
+    """A queue of a merge. Its messages are copies, so they keep no run of the cache alive."""
 
     def __init__(self, cursor: QueueCursor, wanted: Wanted) -> None:
         self.messages: deque[Message] = deque()
