@@ -29,7 +29,7 @@ JOBS_MAX = 2
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a tier has of what a compaction makes less of."""
+    """Counts of a tier that a compaction reduces."""
 
     objects: int
     """Objects that hold messages and units; 0 where segments are files of their own."""
@@ -41,7 +41,7 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class CompactReport:
-    """What a compaction has done, or would do."""
+    """Result of a compaction, or of its dry run."""
 
     is_dry: bool
     before: Holdings
@@ -51,11 +51,12 @@ class CompactReport:
     objects_replaced: int
     """Objects that nothing refers to any more since; their names wait in the metadata."""
     deletable_ms: int
-    """When the last of them may be deleted, Unix ms; 0 where there are none, or of a dry run."""
+    """Time at which the last of them may be deleted, Unix ms; 0 if there are none, or after a dry
+    run."""
     objects_deleted: int
     """Objects of earlier times whose deletion was due."""
     failures: list[StoreError] = field(default_factory=list[StoreError])
-    """What could not be read, and stays as it is, or not be deleted yet."""
+    """Errors of objects that could not be read and stay as they are, or not be deleted yet."""
 
     @property
     def is_nothing(self) -> bool:
@@ -114,7 +115,7 @@ async def compact(
 
 
 def limits_of(config: Config, state: TierState, topics: Collection[str]) -> CompactionLimits:
-    """What is compacted of a tier. Pure.
+    """Return the queues and limits of a compaction. Pure.
 
     Raises:
         NotFound: the tier has nothing of a topic.

@@ -31,7 +31,7 @@ LOGGER = logging.getLogger("tieredstore.owner")
 
 @dataclass(frozen=True, slots=True)
 class DeletedTopic:
-    """What there is of a topic before it is deleted."""
+    """Extent of a topic, in store and tier, before it is deleted."""
 
     topic: str
     store_queues: int
@@ -51,7 +51,7 @@ class DeletedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where topics are deleted: in a store directory, in a tier, or in both."""
+    """Places of a deletion: a store directory, a tier, or both."""
 
     config: Config
     store: Path | None
@@ -102,10 +102,10 @@ def _has_begun(config: Config) -> bool:
 
 
 async def topics_in(places: Places, topics: Collection[str]) -> Sequence[DeletedTopic]:
-    """What there is of each topic, in order. Reads names in the store, and the tier's metadata.
+    """Return the extent of each topic, in order. Reads names in the store, and tier metadata.
 
     Raises:
-        ValueError: one of them is a system topic that is not there.
+        ValueError: a topic is a system topic that does not exist.
         StoreError: the tier cannot be read.
     """
     wanted = sorted(deletable(topics, held=topics))
@@ -131,7 +131,7 @@ def _with_tier(tier: ReadableTier, one: DeletedTopic) -> DeletedTopic:
 
 
 def _local(store: Path, topics: Collection[str]) -> dict[str, int]:
-    """How many queues a store directory has of each topic."""
+    """Count the queues of each topic in a store directory."""
     counts: dict[str, int] = {}
     for topic in topics:
         directory = store / "consumequeue" / topic

@@ -37,7 +37,7 @@ def offloading_config(config: Config) -> Config:
 
 
 async def plan(config: Config, topic: str, until: Until, *, clock: Clock) -> list[OffloadedQueue]:
-    """What `offload_topic` would move; changes nothing, and owns nothing.
+    """Return the moves that `offload_topic` would make. Changes nothing, needs no ownership.
 
     Raises:
         NotFound: the tier has no such topic; names the nearest.

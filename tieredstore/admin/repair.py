@@ -25,7 +25,7 @@ REASON = "cut to the hot log by `tieredstore repair`"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a repair unpublishes of one queue."""
+    """Part of a queue that a repair unpublishes."""
 
     queue: QueueId
     end: QueueOffset
@@ -43,7 +43,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What a repair of several queues does."""
+    """Planned repair of several queues."""
 
     cuts: tuple[Cut, ...]
     unknown: tuple[StoreError, ...] = ()

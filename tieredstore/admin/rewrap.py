@@ -33,15 +33,15 @@ async def move_to_bound(
     dry_run: bool = False,
     take_over: bool = False,
 ) -> Mapping[str, Moved]:
-    """Store a tier's objects of the older form anew: what was done, by name of the store.
+    """Rewrite a tier's objects of the older form; return the counts by name of the store.
 
-    `places` are its encrypted ones, with their names. The tier is owned only where a data key of
-    the older form is left. In a second store only the objects of this tier are moved.
+    `places` are the encrypted stores, with their names. The tier is owned only if a data key of
+    the older form is left. In a second store only the objects of this tier are rewritten.
 
     Raises:
-        Owned: a process that lives owns the tier; no object was changed.
+        Owned: a living process owns the tier; no object was changed.
         Fenced: another process took the tier meanwhile.
-        Corrupt, Denied, Unavailable: as `open_owner` and `move_older`; what was done stays done.
+        Corrupt, Denied, Unavailable: as `open_owner` and `move_older`; finished objects stay so.
     """
     left = {
         where: which

@@ -20,14 +20,14 @@ NAMES_AT_ONCE_MAX = 1_000
 async def give_up(
     config: Config, names: Sequence[str], *, grace_s: float, take_over: bool, clock: Clock
 ) -> list[str]:
-    """Own the tier, and publish tombstones for those of `names` that still nothing refers to.
+    """Own the tier, and publish tombstones for those of `names` that are still garbage.
 
-    Returns them. What somebody else put there, and files of queues that the tier does not have, are
-    left as they are.
+    Returns the names with a tombstone. Foreign files, and files of queues that the tier does not
+    have, stay as they are.
 
     Raises:
-        Owned: a process that lives owns the tier; nothing was changed.
-        Refused: a manifest cannot be read, so that nobody knows what it refers to.
+        Owned: a living process owns the tier; nothing was changed.
+        Refused: a manifest cannot be read, so its references are unknown.
         Fenced: another process took the tier meanwhile.
     """
     async with open_owner(config, clock=clock, take_over=take_over) as tier, running([tier.run]):
