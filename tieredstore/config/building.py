@@ -11,7 +11,7 @@ from tieredstore.config.keys import KEYS
 
 OptionsT = TypeVar("OptionsT")
 SECONDS = "_s"
-"""How fields end that count seconds; RocketMQ counts hours in some of their keys."""
+"""Suffix of fields that count seconds. RocketMQ counts hours in some of their keys."""
 HOUR_S = 3600
 
 _DURATION_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -20,7 +20,7 @@ _FIELD = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One effective value."""
+    """Effective value of a key, with its origin."""
 
     key: Key
     value: Value

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 def fetcher_options(settings: Mapping[str, Setting]) -> FetcherOptions:
-    """How messages are read ahead and cached.
+    """Return the options of read-ahead and its cache.
 
     Raises:
         ConfigError: the cache cannot hold one read.
@@ -79,7 +79,7 @@ def range_options(settings: Mapping[str, Setting]) -> RangeOptions:
 
 
 def disk_cache_options(settings: Mapping[str, Setting]) -> DiskCacheOptions:
-    """What is kept on disk of an object store; nothing without a directory."""
+    """Return the options of the disk cache of an object store; off without a directory."""
     path = str(settings["readAheadDiskCachePath"].value)
     return build(DiskCacheOptions, settings, directory=Path(path) if path else None)
 
@@ -112,7 +112,7 @@ DEFAULT_ORIGIN = "default"
 FOUND_ORIGIN = "the tier"
 ROCKSDB = "defaultRocksDB"
 RECORD_EXTRA_BYTES = 64 << 10
-"""What a record may hold besides its body: properties up to 32,767 bytes, topic and fields."""
+"""Bytes of a record besides its body: properties of at most 32,767 bytes, topic and fields."""
 ROUNDS_MAX = 2
 REMEMBER_S = 30.0
 OBJECT_REMEMBER_S = 900.0
@@ -161,7 +161,7 @@ class Config:
     posix: PosixOptions
     objects: ObjectOptions
     storage: ObjectStorage
-    """Where an object store is reached, and with which credentials."""
+    """Endpoint and credentials of an object store."""
     dispatch: DispatchOptions
     hot: HotLogOptions
     fetcher: FetcherOptions
@@ -272,14 +272,14 @@ class Config:
 
     @property
     def hot_write(self) -> "HotWriteOptions":
-        """How our own hot log is written; see `own_store.write_options` for errors."""
+        """Options for writing our own hot log; see `own_store.write_options` for errors."""
         from tieredstore.config.own_store import write_options  # noqa: PLC0415 - readers need none
 
         return write_options(self.settings)
 
     @property
     def retention(self) -> "RetentionOptions":
-        """When our own hot log deletes files; see `own_store.retention_options` for errors."""
+        """Retention of our own hot log; see `own_store.retention_options` for errors."""
         from tieredstore.config.own_store import retention_options  # noqa: PLC0415 - likewise
 
         return retention_options(self.settings)
@@ -341,7 +341,7 @@ class Config:
 
     @property
     def drain_patience_s(self) -> float:
-        """How long tiering waits for anything to land; a round is one long upload over there."""
+        """Seconds that a drain waits for progress; in an object store a round is a long upload."""
         return OBJECT_DRAIN_PATIENCE_S if self.in_object_store else DRAIN_PATIENCE_S
 
     @property
@@ -364,7 +364,7 @@ class Config:
 
     @property
     def prices(self) -> "PriceTable":
-        """What the object store bills, by `objectStorePriceTable`. Blocks.
+        """Prices of the object store, of `objectStorePriceTable`. Blocks.
 
         Raises:
             ConfigError: the table cannot be read.

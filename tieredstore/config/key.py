@@ -1,4 +1,4 @@
-"""What a key of the configuration is: its kind, unit, default and bounds."""
+"""Keys of the configuration: kind, unit, default and bounds."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -9,7 +9,7 @@ PORT = "port"
 
 
 class Kind(Enum):
-    """How a value is written, and in which unit."""
+    """Form and unit of a value."""
 
     BYTES = "bytes"
     COUNT = "number"
@@ -28,24 +28,24 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of the configuration."""
+    """A key of the configuration."""
 
     name: str
     kind: Kind
     default: Value
     """In the unit of `kind`; "" where it depends on the machine or must be given."""
     meaning: str
-    """One line that can be understood alone, for `config --json` prints it alone."""
+    """A line that is complete by itself: `config --json` prints it alone."""
     sets: str = ""
     """The field of an options class that it sets, such as `TierOptions.extent_bytes_max`."""
     unit: str = ""
-    """What a number counts, if `kind` does not say it."""
+    """Unit of a number, unless `kind` implies it."""
     least: int = 1
     """Smallest number allowed."""
     most: int = 2**63 - 1
     """Largest number allowed."""
     choices: tuple[str, ...] = ()
-    """What may be written, if `kind` is CHOICE."""
+    """Allowed values, if `kind` is CHOICE."""
     object_default: Value | None = None
     """The default where the tier is in an object store, if it is another there: requests cost."""
     is_machines: bool = False

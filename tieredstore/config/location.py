@@ -48,7 +48,7 @@ def without_alias(place: str) -> str:
 
 
 def location_at(place: str | os.PathLike[str]) -> Location:
-    """What a path or a URL names; nothing is looked at.
+    """Parse a path or a URL. Makes no request and no system call.
 
     Raises:
         ConfigError: the URL names no directory of this host, or no bucket, or holds a secret.
@@ -119,5 +119,5 @@ def place_text(settings: Mapping[str, Setting]) -> str:
     if isinstance(place, TierUrl):
         return str(place)
     if place.is_absolute():
-        return os.path.normpath(place)  # which asks nobody, and follows no link
+        return os.path.normpath(place)  # makes no system call, and follows no link
     return os.path.abspath(place)  # noqa: PTH100 - likewise

@@ -1,4 +1,4 @@
-"""What a configuration says of a tier in an object store: place, defaults, and how to reach it."""
+"""Configuration of a tier in an object store: place, defaults, endpoint and credentials."""
 
 import re
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ def is_object_store(settings: Mapping[str, Setting]) -> bool:
 
 
 def object_defaults(settings: Mapping[str, Setting], default_origin: str) -> dict[str, Setting]:
-    """The settings that nobody gave and that have another default in an object store."""
+    """Return the settings without a given value whose default differs in an object store."""
     changed = {
         name: replace(one, value=one.key.object_default, origin=OBJECT_ORIGIN)
         for name, one in settings.items()
@@ -77,14 +77,14 @@ def object_defaults(settings: Mapping[str, Setting], default_origin: str) -> dic
 
 @dataclass(frozen=True, slots=True)
 class ObjectStorage:
-    """How an object store is reached. Its text has no secret."""
+    """Endpoint, credentials and encryption of an object store. Its text has no secret."""
 
     endpoint: str = ""
     region: str = ""
     allow_http: bool = False
     """Whether an `http://` endpoint may be used; always so on this host."""
     encryption: str = ""
-    """What is asked for with each object; "" for what the bucket is set to."""
+    """Server-side encryption requested for each object; "" for that of the bucket."""
     kms_key_id: str = ""
     access_key: str = field(default="", repr=False)
     secret_key: str = field(default="", repr=False)
@@ -95,7 +95,7 @@ class ObjectStorage:
     ca_bundle: str = ""
     proxy: str = field(default="", repr=False)
     master_keys: MasterKeys | None = None
-    """What objects are encrypted under before they are uploaded, if they are."""
+    """Master keys of encryption before the upload; None without it."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting], environment: Mapping[str, str]) -> Self:
@@ -141,9 +141,9 @@ class ObjectStorage:
 
 
 def _load_drivers(place: str) -> None:
-    """Import what such a tier needs, some tenths of a second, before an event loop runs.
+    """Import the drivers of such a tier before an event loop runs: some tenths of a second.
 
-    What is not installed is said by whoever opens the tier.
+    A missing package is an error of the opening of the tier, not of this call.
     """
     with suppress(ImportError):
         import_module("provider.object.opening")

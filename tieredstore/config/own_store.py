@@ -1,4 +1,4 @@
-"""What our own hot log is made of: options for writing it and for deleting from it."""
+"""Options of our own hot log, for writing and for retention."""
 
 import socket
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ HOURS_SEPARATOR = ";"
 
 
 def write_options(settings: Mapping[str, Setting]) -> HotWriteOptions:
-    """How the hot log is written. Blocks where `brokerIP1` is a host's name, which is resolved.
+    """Return the write options. Blocks if `brokerIP1` is a host name: it is resolved.
 
     Raises:
         ConfigError: there is no such host, or two settings do not work together.
@@ -36,7 +36,7 @@ def write_options(settings: Mapping[str, Setting]) -> HotWriteOptions:
 
 
 def retention_options(settings: Mapping[str, Setting]) -> RetentionOptions:
-    """When files of the hot log are deleted.
+    """Return the retention options.
 
     Raises:
         ConfigError: two settings do not work together.
@@ -55,7 +55,7 @@ def retention_options(settings: Mapping[str, Setting]) -> RetentionOptions:
 
 
 def _commit_log(settings: Mapping[str, Setting]) -> str:
-    """Where the CommitLog is written: one directory, unlike that of a broker."""
+    """Return the directory of the CommitLog: a single one, unlike that of a broker."""
     given = settings[COMMIT_LOG]
     if SEPARATOR in str(given.value):
         raise ConfigError(

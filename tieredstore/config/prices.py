@@ -1,4 +1,4 @@
-"""What an object store bills: a table of prices, and what the configured limits come to. Pure."""
+"""Bills of an object store: a price table, and estimates for the configured limits. Pure."""
 
 import math
 import tomllib
@@ -109,7 +109,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a tier asks for in one state, and what that costs."""
+    """Requests of a tier in a state, and their cost."""
 
     state: str
     requests_per_s: float
@@ -140,9 +140,9 @@ def estimates(limits: Limits, prices: PriceTable) -> list[Estimate]:
 
 
 def offload_estimates(limits: Limits, prices: PriceTable) -> list[Estimate]:
-    """What a second store bills: an idle one, one that a little comes to, one at the limit.
+    """Estimate the bill of a second store: idle, at 1 GiB an hour, and at the configured limit.
 
-    Each object is made by one request and read back by another.
+    Each object costs a request to create it and another to read it back.
     """
     found = [_estimate("idle", {}, 0, 0, prices)]
     found.append(_offloading("offloading a GiB an hour", GIB / HOUR_S, limits, prices))

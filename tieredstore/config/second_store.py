@@ -1,4 +1,4 @@
-"""Where the second store is, as a configuration says it."""
+"""Location of the second store in the configuration."""
 
 import os
 from pathlib import Path
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def second_location(config: "Config") -> Location | None:
-    """Where the second store of the configured broker is; None if there is none.
+    """Return the location of the second store of the configured broker; None without one.
 
     Raises:
-        ConfigError: it is no place, or one of the two stores lies in the other.
+        ConfigError: the setting is no location, or one of the two stores contains the other.
     """
     setting = config.settings[OFFLOAD_PATH]
     if not setting.value:

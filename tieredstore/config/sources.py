@@ -1,4 +1,4 @@
-"""Where values come from: properties files, the environment, the command line."""
+"""Sources of values: properties files, the environment, the command line."""
 
 import codecs
 import re
@@ -29,7 +29,7 @@ RESEMBLING = frozenset(
 ENVIRONMENT_PREFIX = "TIEREDSTORE_"
 DEFINE_ORIGIN = "-D"
 SECRET_SET = "set"  # noqa: S105 - said in place of one
-"""What is shown of a secret that was given."""
+"""Output in place of a secret."""
 SETTINGS_ORIGIN = "settings"
 FILE_BYTES_MAX = 256 << 10
 """Maximum length of a properties file; all keys of a broker with comments are a tenth of that."""
@@ -202,7 +202,7 @@ def parse_value(key: Key, given: Given) -> Value:
 
 
 def _parse_secret(key: Key, given: Given) -> str:
-    """A word that stands for the secret, which no value, error or output may hold."""
+    """Return a placeholder for the secret: no value, error or output may hold it."""
     variable = environment_name(key.name)
     if given.text and given.origin != variable:
         raise ConfigError(
@@ -213,7 +213,7 @@ def _parse_secret(key: Key, given: Given) -> str:
 
 
 def _parse_word(key: Key, text: str, place: str) -> str:
-    """One of a few words, or a text of a certain form."""
+    """Parse a level, a choice, or a text of a fixed form."""
     word, wanted = text, ""
     if key.kind is Kind.LEVEL:
         word = LEVELS[int(text)] if text in {"0", "1", "2", "3"} else text.upper()

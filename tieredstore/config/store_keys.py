@@ -10,7 +10,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 HOUR_MS = 3_600_000
 PLUG_IN_NOTE = "a failure of the plug-in "
-"""How the note of an error begins that somebody's plug-in raised; its name follows."""
+"""Start of the note of an error that a user's plug-in raised; its name follows."""
 OUR_PLUG_IN = "tieredstore.TieredMessageStore"
 
 _OPENED = (

@@ -122,7 +122,7 @@ BROKER = (
 
 
 SCHEME = "s3"
-"""Of the URL that `objectStoreBucket` stands for."""
+"""Scheme of the URL that `objectStoreBucket` abbreviates."""
 
 OBJECT_STORE = (
     Key(
