@@ -1,5 +1,5 @@
-"""What operators see of a follower: metrics, and whether it lives and works.
+"""Metrics, liveness and readiness of a follower, for operators.
 
-`moment.py` is one look at everything, `families.py` the names and units of all metrics made of it,
-`page.py` the verdict on it, and `page.py` serves the three over HTTP.
+`families.py` takes a sample of everything and has the names and units of all metrics made of it.
+`page.py` judges the sample and serves metrics and verdicts over HTTP.
 """

@@ -32,7 +32,7 @@ from tieredstore.metrics.summary import lost_of, time_range_of
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One look at a follower, made on its event loop: values that do not change afterwards."""
+    """Sample of a follower, taken on its event loop. Its values do not change afterwards."""
 
     now_ms: int
     """Unix time."""
@@ -43,11 +43,11 @@ class Moment:
     """Whether the tier is still ours, as far as we know: until the end of an orderly close."""
     upkeep: UpkeepStatistics
     queues: Mapping[QueueId, Queue]
-    """What is published of each queue."""
+    """Published metadata of each queue."""
     garbage_objects: int
     """Objects that nothing refers to and that wait for their deletion."""
     fetch: FetcherStatistics | None = None
-    """What readers of the tier had; None of a process that serves none."""
+    """Statistics of readers of the tier; None for a process without readers."""
     ends: bool = False
     """Whether the journal was closed in an orderly way."""
 
@@ -56,7 +56,7 @@ QUEUES_NAMED_MAX = 100
 """Queues in trouble that are named; `tieredstore_queues` counts all of them."""
 ROCKETMQ_PREFIX = "rocketmq_"
 ROCKETMQ_LABELS = {"node_type": "broker", "storage_type": "tiered", "storage_medium": "posix"}
-"""What RocketMQ's own metrics of a tiered store have besides cluster and node_id."""
+"""Labels of RocketMQ's own tiered store metrics besides cluster and node_id."""
 COMMIT_LOG, CONSUME_QUEUE = (kind.name.lower() for kind in FLAT_FILES)
 
 

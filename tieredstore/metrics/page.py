@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 METRICS = "/metrics"
 ANSWER_S_MAX = 5.0
 POLL_S = 0.1
-"""How often the server looks whether it is to end."""
+"""Seconds between two checks of the server whether it is to end."""
 REQUEST_S_MAX = 30
-"""How long a client may take for its request."""
+"""Seconds that a client may take for its request."""
 OK, NOT_FOUND, WRONG_METHOD, UNAVAILABLE = (
     "200 OK",
     "404 Not Found",
@@ -55,10 +55,10 @@ class LoopCalls:
         self._answer_s_max = answer_s_max
 
     def call(self, function: Callable[[], ResultT]) -> ResultT:
-        """What `function` returns or raises, called between two steps of the loop's tasks.
+        """Call `function` between two steps of the loop's tasks; return or raise its result.
 
         Raises:
-            LoopStuck: the loop did not come to it in `answer_s_max` seconds, or has ended.
+            LoopStuck: the loop did not run it in `answer_s_max` seconds, or has ended.
         """
         if _running_loop() is self._loop:
             return function()
@@ -224,7 +224,7 @@ def metrics_of(
 
 
 def medium_of(config: Config) -> str:
-    """What RocketMQ's metrics call the kind of storage that a tier lies in. Pure."""
+    """Return the storage medium of a tier in the words of RocketMQ's metrics. Pure."""
     return "blob" if config.in_object_store else "posix"
 
 

@@ -1,4 +1,4 @@
-"""What reads of a tier are counted in: RocketMQ's names, units, labels and buckets."""
+"""Metrics of reads of a tier, with RocketMQ's names, units, labels and buckets."""
 
 from collections.abc import Awaitable
 from typing import Final, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Caller(NamedTuple):
-    """Who asks the tier, and for what."""
+    """Operation, topic and consumer group of a read."""
 
     operation: str
     """RocketMQ's name for the call, such as `get_message`."""
@@ -56,7 +56,7 @@ class ReadMeter:
         )
 
     async def timed(self, caller: Caller, work: Awaitable[AnswerT]) -> AnswerT:
-        """What `work` gives or raises, and how long that took. About 3 us."""
+        """Await `work` and record its duration; return or raise its result. Costs about 3 us."""
         started_s = self._clock.monotonic_s()
         try:
             return await work
@@ -78,7 +78,7 @@ class ReadMeter:
         self._fallbacks.labels(*self._bounded(caller)).inc()
 
     def _bounded(self, caller: Caller) -> Caller:
-        """The same, or nobody's name where there are too many: groups are made by clients."""
+        """Return the caller, or a common label if there are too many: clients choose groups."""
         pair = caller.topic, caller.group
         if pair not in self._callers:
             if len(self._callers) >= CALLERS_MAX:

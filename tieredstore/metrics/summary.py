@@ -24,7 +24,7 @@ _PREVENTED_BY = {
     ),
     TOPIC_DELETED_REASON: "with tieredStorePinPath what waits of a deleted topic is tiered",
 }
-"""What prevents another gap with this reason."""
+"""Prevention of further gaps, by the reason of a gap."""
 TOPICS_LISTED_MAX = 8
 BROKEN = frozenset({QueueState.STOPPED, QueueState.DAMAGED})
 
@@ -73,7 +73,7 @@ class Loss:
         return self.gap.end - self.gap.start
 
     def __str__(self) -> str:
-        """One sentence: place, reason, and how to prevent the next one."""
+        """Describe place, reason and prevention in a sentence."""
         said = (
             f"{self.queue} lost {counted(self.messages, 'message')}, offsets {self.gap.start} to "
             f"{self.gap.end - 1}: {self.gap.reason}"
@@ -94,7 +94,7 @@ def new_losses(before: Mapping[QueueId, Queue], after: QueueTable) -> list[Loss]
 
 
 def losses_text(queues: Iterable["QueueSummary"]) -> str:
-    """How many messages lie in gaps, as a sentence; "" if none do."""
+    """Describe the number of messages in gaps in a sentence; "" if there are none."""
     listed = [queue for queue in queues if queue.gaps]
     lost = sum(queue.lost for queue in listed)
     if not lost:
@@ -126,7 +126,7 @@ def time_range_of(queue: Queue) -> tuple[int | None, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
-    """One queue of a tier, as it was published when it was asked for."""
+    """Summary of a queue of a tier at the time of the call."""
 
     topic: str
     queue_id: int
@@ -152,7 +152,7 @@ class QueueSummary:
 
     @classmethod
     def of(cls, queue: Queue) -> Self:
-        """What the metadata says of a queue. O(segments and gaps)."""
+        """Summarize the metadata of a queue. O(segments and gaps)."""
         return cls(
             *queue.id,
             queue.min_offset,
@@ -165,7 +165,7 @@ class QueueSummary:
 
 
 def absence_text(topic: str, queue_id: int | None, queues: Collection[QueueId]) -> str:
-    """That a tier with these queues has nothing of a topic or queue, and what may be meant."""
+    """Describe a missing topic or queue, and suggest the nearest existing one."""
     name = topic if queue_id is None else f"{topic}/{queue_id}"
     ids = sorted(queue.queue_id for queue in queues if queue.topic == topic)
     topics = sorted({queue.topic for queue in queues})
@@ -181,14 +181,14 @@ def absence_text(topic: str, queue_id: int | None, queues: Collection[QueueId]) 
 
 
 def no_such_number(queue_id: int, numbers: Iterable[int]) -> str:
-    """That none of some topics has a queue of that number; `numbers` are those that there are."""
+    """Describe a queue number that no wanted topic has; `numbers` are the existing ones."""
     listed = ", ".join(map(str, sorted(numbers)[:TOPICS_LISTED_MAX]))
     return f"no topic that is wanted has a queue {queue_id}; there are {listed or 'none'}"
 
 
 @dataclass(slots=True)
 class TopicSummary:
-    """One topic of a tier after a run that tiered."""
+    """Summary of a topic of a tier after a run that tiered."""
 
     topic: str
     queues: int = 0
@@ -216,7 +216,7 @@ def summarize(
     after: Mapping[QueueId, Queue],
     statistics: Iterable[QueueStatistics],
 ) -> list[TopicSummary]:
-    """One line for each topic that the tier or the hot log has, in order."""
+    """Return a summary of each topic that the tier or the hot log has, in order."""
     found: dict[str, TopicSummary] = {}
 
     def line(topic: str) -> TopicSummary:
