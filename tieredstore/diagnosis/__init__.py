@@ -1,1 +1,1 @@
-"""What `tieredstore doctor` finds out about a place before a tier is trusted to it."""
+"""Checks of `tieredstore doctor` on a place before it holds a tier."""

@@ -15,7 +15,7 @@ from provider.stores.verified import DELETABLE, PROBE_PREFIX, probe
 
 
 class Grade(Enum):
-    """How a line is meant."""
+    """Severity of a line."""
 
     GOOD = "good"
     NOTE = "note"
@@ -26,14 +26,14 @@ class Grade(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one check found."""
+    """Result of a check."""
 
     check: str
     """Such as `versioning`."""
     grade: Grade
     detail: str
     advice: str = ""
-    """What to do; "" where nothing need be done."""
+    """Remedy; "" if none is needed."""
 
 
 ResultT = TypeVar("ResultT")

@@ -31,7 +31,7 @@ Answer = Mapping[str, Any]
 
 
 async def diagnose_requests(store: FsspecStore) -> list[Line]:
-    """What requests of our own show. Leaves nothing behind where deletions are allowed.
+    """Diagnose the service by requests of our own. Leaves no object, if deletions are allowed.
 
     Raises:
         Unavailable: the service does not answer.
@@ -45,7 +45,7 @@ async def diagnose_requests(store: FsspecStore) -> list[Line]:
 
 
 def diagnose_bucket(config: Config, place: TierUrl) -> list[Line]:
-    """What the service tells of a bucket. Blocks.
+    """Diagnose a bucket by the answers of the service. Blocks.
 
     Raises:
         Denied: boto3 is not installed, or no credentials are found.
@@ -125,7 +125,7 @@ class _Questions:
         )
 
     def identity(self) -> Line:
-        """Whose credentials these are, as far as AWS says."""
+        """Return the account of the credentials, as far as AWS reports it."""
         detail = f"credentials come from {self.source}"
         if not self.is_aws:
             return Line("who we are", Grade.GOOD, detail)
@@ -174,7 +174,7 @@ class _Questions:
         return answer if isinstance(answer, str) else list(answer.get("Rules", []))
 
     def answer(self, call: str, permission: str, **more: str) -> "Answer | str":
-        """What the service answers; a text says why it does not."""
+        """Return the answer of the service, or a text with the reason for a missing answer."""
         found = _asked(lambda: getattr(self._client, call)(Bucket=self.bucket, **more))
         if isinstance(found, str) and found in _NOT_SET:
             return {}
