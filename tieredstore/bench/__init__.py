@@ -1,1 +1,1 @@
-"""What `tieredstore bench` measures: this machine's raw limits, and our figures beside them."""
+"""Benchmark `tieredstore bench`: raw limits of this machine, and our figures beside them."""

@@ -1,4 +1,4 @@
-"""One measurement: how many messages and bytes took how long, and how much CPU."""
+"""Measurements: messages and bytes, with their time and CPU time."""
 
 import gc
 import mmap
@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclass(slots=True)
 class Elapsed:
-    """What a block took; zeros until it is left."""
+    """Time and CPU time of a block; zero until it is left."""
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -22,7 +22,7 @@ class Elapsed:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measurement of one round."""
+    """Measurement of a metric in a round."""
 
     metric: str
     messages: int
@@ -51,11 +51,11 @@ class Figure:
 def settle(memory_bytes: int = 0) -> None:
     """Write back every dirty page of the machine, and free garbage, before something is timed.
 
-    Blocks until the device has it all, however long that takes: otherwise the measured part
-    would share the disk with what was written before it. Then takes `memory_bytes` of memory, at
-    most half of what is free, and gives them back: what a virtual machine leaves free for some
-    seconds its host may take away, and whoever touches it next would pay for it, 2 ms of CPU time
-    a MiB (decision 0012). Not in the process whose memory is measured.
+    Blocks without a bound until the device has all bytes. Otherwise the measured part would share
+    the disk with earlier writes. Then touches and frees `memory_bytes` of memory, at most half of
+    the free memory: the host of a virtual machine may reclaim memory that is free for some
+    seconds, and the next touch of it costs 2 ms of CPU time a MiB (decision 0012). Must not run in
+    a process whose memory is measured.
     """
     gc.collect()
     os.sync()

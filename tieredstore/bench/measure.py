@@ -38,7 +38,7 @@ CLIENT_BATCH_MESSAGES = 32
 
 @dataclass(frozen=True, slots=True)
 class ReadShape:
-    """One way to read everything back."""
+    """A way to read all messages back."""
 
     metric: str
     messages_max: int

@@ -1,4 +1,4 @@
-"""What the machine can do without us: the sequential bandwidth of one file on the same volume."""
+"""Raw limits of the machine: the sequential bandwidth of a file on the same volume."""
 
 import os
 from collections.abc import Iterator

@@ -47,7 +47,7 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one metric came to over all timed rounds."""
+    """Spread of a metric over all timed rounds."""
 
     metric: str
     messages_s: Spread | None
@@ -63,7 +63,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """One run."""
+    """Result of a run."""
 
     made: SyntheticStore
     warm_up_rounds: int
@@ -138,7 +138,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def machine_facts() -> dict[str, object]:
-    """What the figures depend on; no names and no paths."""
+    """Return the facts of this machine that the figures depend on, without names and paths."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpus": os.cpu_count(),
@@ -151,7 +151,7 @@ def machine_facts() -> dict[str, object]:
 
 
 def as_rows(result: BenchResult) -> list[dict[str, object]]:
-    """One object a metric, then one about the run: what `--json` prints and results are kept as."""
+    """Return a row for each metric, then a row about the run: `--json` and stored results."""
     rows: list[dict[str, object]] = []
     for line in result.lines:
         row: dict[str, object] = {"metric": line.metric}

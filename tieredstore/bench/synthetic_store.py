@@ -28,7 +28,7 @@ CONSUME_QUEUE_FILE_BYTES = 6_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticStore:
-    """What to make."""
+    """Shape of a synthetic store."""
 
     messages: int
     body_bytes: int
@@ -40,7 +40,7 @@ class SyntheticStore:
 
     @property
     def memory_bytes(self) -> int:
-        """What tiering it, or reading it back, may need of fresh memory, in bytes.
+        """Fresh memory that tiering the store, or reading it back, may need, in bytes.
 
         Page cache for all records, with headers, properties and units, and as much for the process.
         """
