@@ -31,7 +31,7 @@ HOSTS = ("born_host", "store_host")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the command line says of every message; it wins over what a line says."""
+    """Fields of every message from the command line; they win over those of a line."""
 
     topic: str | None = None
     queue_id: int | None = None
@@ -232,7 +232,7 @@ class Appending:
 
     @property
     def done(self) -> str:
-        """What was appended, in words."""
+        """Sentence about the appended messages."""
         ends = [f"{queue} up to offset {end}" for queue, end in sorted(self._ends.items())]
         more = len(ends) - QUEUES_SAID_MAX
         listed = ", ".join(ends[:QUEUES_SAID_MAX]) + (

@@ -1,4 +1,4 @@
-"""What a failure prints: an exit status and one sentence that says what to do."""
+"""Failures of commands: an exit status, and a sentence with the remedy."""
 
 import signal
 from collections.abc import Iterator, Mapping
@@ -31,14 +31,14 @@ from tieredstore.lifetime import cause
 QUEUES_SAID_MAX = 8
 """Damaged queues that are named one by one."""
 NO_THREAD = "can't start new thread"
-"""What Python says where the system refuses one."""
+"""Text of Python's error when the system refuses a thread."""
 
 NOTHING_WHOLE = (
     "bring @journal and @snapshot back from a backup; without one, move @journal, @snapshot and "
     "@boundary aside, and nothing else: `tieredstore rebuild --metadata` makes them from the "
     "messages (--backup FILE adds the gaps that a `metadata export` has)"
 )
-"""What to do where no metadata are left that could be served."""
+"""Remedy if no metadata are left that could be served."""
 VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
     (NewerVersion, WRONG_USE, "install a newer tieredstore"),
     (InUse, OWNED, ""),
@@ -98,7 +98,7 @@ def explain(error: BaseException) -> tuple[int, str]:
 
 
 def _exhausted(error: BaseException) -> str:
-    """What this machine or the limits of the process do not give; "" if that is not the matter."""
+    """Describe the exhausted resource of machine or process; "" for any other error."""
     if isinstance(error, MemoryError):
         return "out of memory: `tieredstore config` prints what its settings need, and each of them"
     if isinstance(error, RuntimeError) and str(error) == NO_THREAD:
@@ -133,7 +133,7 @@ def damage_texts(damage: Mapping[QueueId, StoreError]) -> Iterator[str]:
 
 
 def _remedy(error: StoreError) -> str:
-    """What to do about a damaged journal entry; "" for anything else."""
+    """Return the remedy for a damaged journal entry; "" for any other error."""
     name = parse_name(error.path)
     if not isinstance(error, Corrupt):
         return ""

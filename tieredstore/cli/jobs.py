@@ -1,4 +1,4 @@
-"""What the offline jobs' commands share: where the work is done, and in which portions."""
+"""Options that the commands of offline jobs share: engine, and sizes of splits."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress

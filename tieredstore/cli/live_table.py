@@ -26,7 +26,7 @@ NUMBERS = frozenset(COLUMNS[1:])
 
 
 def cells_of(topic: TopicSummary) -> tuple[str, ...]:
-    """One row; zeros of what should be zero are left out."""
+    """Return the cells of a row. Counts that should be zero are left out if they are."""
     return (
         topic.topic,
         str(topic.queues),
@@ -66,10 +66,10 @@ RATE_LOOKS = 10
 
 
 class Watched(Protocol):
-    """What is tiered, and how far: a follower, or a store of our own."""
+    """Source of tiering progress: a follower, or a store of our own."""
 
     def statistics(self) -> DispatchStatistics:
-        """How far tiering is."""
+        """Return the progress of tiering."""
         ...
 
     def topics(self) -> list[TopicSummary]:

@@ -1,4 +1,4 @@
-"""What commands say on standard error: log records, as text or as JSON, and their last sentence."""
+"""Standard error of commands: log records, as text or as JSON, and the last sentence."""
 
 import logging
 import sys
@@ -28,16 +28,16 @@ class _Text(logging.Formatter):
     """`2026-11-22T11:42:11Z WARNING sentence`; a name from outside cannot break the line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Format a record as a line."""
         said = printable(record.getMessage())
         return f"{_time(record.created)} {record.levelname:<7} {said}"
 
 
 class _Json(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the fields of the record."""
+    """JSON lines: an object with time, level, logger, message and the fields of the record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Format a record as a JSON line."""
         fields = getattr(record, "fields", {})
         return _json_line(
             record.created, record.levelname, record.name, record.getMessage(), **fields

@@ -109,7 +109,7 @@ def _whole(body: bytes) -> str:
 
 
 def _preview(body: bytes) -> str:
-    """How a body begins, if it is text."""
+    """Return the first bytes of a body that is text, else its size."""
     begin = body[:PREVIEW_BYTES].decode(errors="ignore")
     if len(begin.encode()) < min(len(body), PREVIEW_BYTES) - UTF8_BYTES_MAX:
         return f"({count_text(len(body))} bytes)"
@@ -142,7 +142,7 @@ class MessageColumns:
         return self.line(self.titles)
 
     def line(self, cells: Sequence[str]) -> str:
-        """One message; `cells` has all columns, shown or not."""
+        """Format a message as a line; `cells` has all columns, shown or not."""
         parts = [
             cells[number].rjust(width) if number in NUMBERS else fitted(cells[number], width)
             for number, width in zip(self.shown, self.widths, strict=True)

@@ -48,7 +48,7 @@ def is_terminal() -> bool:
 
 
 def write_json(rows: Iterable[Row]) -> None:
-    """One object a line."""
+    """Write JSON lines to standard output."""
     lines = [orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows]
     sys.stdout.buffer.write(b"".join(lines))
 

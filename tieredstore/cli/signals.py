@@ -33,7 +33,7 @@ class Signalled(BaseException):
 
 
 class EndingSignals:
-    """What SIGINT, SIGTERM and SIGHUP do while the current event loop runs."""
+    """Handlers of SIGINT, SIGTERM and SIGHUP while the current event loop runs."""
 
     def __init__(
         self, ask: Callable[[], object], *, now_s: Callable[[], float] | None = None

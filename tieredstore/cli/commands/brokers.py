@@ -21,7 +21,7 @@ LOGGER = logging.getLogger("tieredstore.cli.brokers")
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """One broker of the tier."""
+    """A broker of the tier."""
 
     config: Config
     queues: tuple[QueueSummary, ...] = ()

@@ -70,7 +70,7 @@ def _estimates(config: Config) -> Iterator[tuple[str, Sequence[Estimate]]]:
 
 
 def _estimate_rows(config: Config) -> list[Row]:
-    """What requests to the object stores come to; none for a tier in directories."""
+    """Estimate the cost of requests to the object stores; no row for a tier in directories."""
     return [
         {
             "key": "estimate",

@@ -220,7 +220,7 @@ def _skips(*, damage: bool, missing: bool) -> "Skips":
 
 
 def _show_gone(gone: "Sequence[Gone]") -> None:
-    """What an earlier run did not export and this one cannot; not among what programs read."""
+    """Print messages that expired between two runs, apart from the output for programs."""
     for one in gone:
         count = one.end - one.start
         click.echo(
@@ -231,7 +231,7 @@ def _show_gone(gone: "Sequence[Gone]") -> None:
 
 
 def _show_plan(export: "Export | TableExport", *, as_json: bool) -> None:
-    """What a run would read, by queue."""
+    """Print the offsets that a run would read, by queue."""
     if as_json:
         write_json(
             {"topic": queue.topic, "queue_id": queue.queue_id, "from": first, "to": end}

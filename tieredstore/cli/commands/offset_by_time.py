@@ -1,4 +1,4 @@
-"""`tieredstore offset-by-time`: the queue offset that a time stands for."""
+"""`tieredstore offset-by-time`: the queue offset at a time."""
 
 from pathlib import Path
 

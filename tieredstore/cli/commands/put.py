@@ -54,7 +54,7 @@ class PropertyType(click.ParamType[tuple[str, str]]):
 
 @dataclass(frozen=True, slots=True)
 class PutOrder:
-    """What is to be appended, and how that is printed."""
+    """Options of `put`: the input, and the form of the output."""
 
     given: Given
     bodies: tuple[str, ...]
@@ -63,7 +63,7 @@ class PutOrder:
 
     @property
     def decode(self) -> Decode:
-        """What makes a message of a line."""
+        """Decoder of a line."""
         return partial(message_of_line if self.as_json else message_of_body, given=self.given)
 
 

@@ -33,7 +33,7 @@ LOGGER = logging.getLogger("tieredstore.cli.read")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOrder:
-    """What to read, and how to print it. The options of the command, by their names."""
+    """Options of the command, by their names: the selection, and the form of the output."""
 
     topic: str
     queue: int | None
@@ -207,7 +207,7 @@ async def _read_all(tier: ReadableTier, order: ReadOrder) -> int:
 
 
 class _Notes:
-    """Says on standard error what a read passes over."""
+    """Reports on standard error the messages and bytes that a read skips."""
 
     def __init__(self) -> None:
         self._damaged = 0
@@ -251,7 +251,7 @@ def _span(order: ReadOrder) -> str:
 
 
 def _end(order: ReadOrder, queues: Sequence[QueueSummary]) -> str:
-    """Where reading ended, in words."""
+    """Describe the end of a read in words."""
     if order.until is not None:
         return f"end of what was stored before {time_text(order.until)} UTC"
     places = [f"queue {one.queue_id} at offset {one.max_offset}" for one in queues]

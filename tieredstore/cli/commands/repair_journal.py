@@ -87,7 +87,7 @@ async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> Jou
         with whole_paths(directory):
             reader = JournalReader(store, JournalOptions(), clock=clock)
             _refuse(await reader.load_whole_part(), entry)
-            # Whoever takes the tier from here on finds a damaged journal, and writes nothing.
+            # An owner that takes over from here on finds a damaged journal, and writes nothing.
             if await _is_owned(config, store, clock=clock):
                 raise ConfigError(
                     f"a process that owns the tier in {directory} lives and knows what the "

@@ -44,7 +44,7 @@ LOGGER = logging.getLogger("tieredstore.cli")
 
 @dataclass(slots=True)
 class Running:
-    """One run, and what is left of it when the store is closed."""
+    """State of a run, and its outcome when the store is closed."""
 
     config: Config
     context: PluginContext
@@ -61,7 +61,7 @@ class Running:
     """The whole time of the stop passed, and nothing was committed in it."""
 
     def moment(self) -> Moment:
-        """What the metrics page shows."""
+        """Sample the store for the metrics page."""
         if self.watch is None:
             awaited = None if self.layers.tiered is None else self.layers.tiered.awaited
             reason = f"the tier is away: {awaited}" if awaited else "the store is being opened"
@@ -150,7 +150,7 @@ def _error_of_end(run: Running) -> str:
 
 
 def _print(topics: Sequence[TopicSummary], *, as_json: bool) -> None:
-    with suppress(OSError):  # nobody reads it any more, such as a closed terminal
+    with suppress(OSError):  # the output has no reader any more, such as a closed terminal
         if as_json:
             write_json(map(row_of, topics))
         else:

@@ -36,12 +36,12 @@ OPERATIONS = 1_000
 GRACE_HOURS = 72
 HOUR_MS = 3_600_000
 BEHIND_S = 2.0
-"""Seconds that a commit under way has to be published before what it made is told."""
+"""Seconds that a commit under way has to publish its files before they are reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One run."""
+    """Result of a run."""
 
     before: ScrubMark
     after: ScrubMark
@@ -114,7 +114,7 @@ def command(
 async def _scrub(
     tier: ReadableTier, operations_max: int, *, from_start: bool, as_json: bool
 ) -> Done:
-    """One run, whose mark is left also where the storage ends it."""
+    """Scrub once, and write the mark even if a storage error ends the run."""
     store, before = tier.reader.store, await read_mark(tier.reader.store)
     if from_start:
         before = ScrubMark(before.number, before.round, unclaimed=before.unclaimed)
@@ -127,7 +127,7 @@ async def _scrub(
             count += 1
             tell(finding, as_json=as_json)
     except StoreError:
-        with suppress(StoreError):  # the first one is told
+        with suppress(StoreError):  # the first error is reported
             await write_mark(store, scrubber.mark)
         raise
     await write_mark(store, scrubber.mark)

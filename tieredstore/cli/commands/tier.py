@@ -39,8 +39,8 @@ from tieredstore.lifetime import keep_opened, running
 from tieredstore.metrics.summary import TopicSummary, counted
 
 GONE = frozenset({errno.EPIPE, errno.EIO})
-"""Errors of an output that nobody reads any more, such as a closed terminal: the exit status tells
-as well."""
+"""Errors of an output without a reader, such as a closed terminal: the exit status still reports
+the end of the run."""
 LOGGER = logging.getLogger("tieredstore.cli")
 
 
@@ -120,7 +120,7 @@ def _configured_store(config: Config) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a run ended."""
+    """Outcome of a run."""
 
     topics: list[TopicSummary]
     """The outcome, topic by topic."""
