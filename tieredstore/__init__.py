@@ -216,7 +216,7 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "tieredstore.store.tiered": ("TieredMessageStore",),
     "tieredstore.metrics.summary": ("Loss", "QueueSummary", "TopicSummary"),
 }  # fmt: skip
-"""Where a public name lives. Loaded on first use: the command line's `--help` needs none of it."""
+"""Modules of the public names, loaded on first use: `--help` of the command line needs none."""
 
 refuse_intruders(os.path.dirname(__path__[0]))  # noqa: PTH120 - pathlib would come too early
 
@@ -290,11 +290,11 @@ def follow(
     standby: bool = False,
     new_tier: bool = False,
 ) -> "Follower":
-    """What tiers a broker's store: `async with tieredstore.follow("store", "tier") as follower`.
+    """Follow a broker's store: `async with tieredstore.follow("store", "tier") as follower`.
 
-    Entering the block reads `conf`, opens the store and takes the tier from an owner that ended;
-    `Follower.drain` and `Follower.run` then tier. The broker may run, and nothing is written into
-    its directory.
+    Entering the block reads `conf`, opens the store and takes over the tier of an owner that ended.
+    `Follower.drain` and `Follower.run` then tier. The broker may run. Nothing is written into its
+    directory.
 
     Args:
         store_dir: the broker's `storePathRootDir`.

@@ -47,14 +47,14 @@ SETTLING_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """What is open while the block of a follower runs."""
+    """Resources that are open while the block of a follower runs."""
 
     config: Config
     hot: RocketMqHotLog
     tier: Tier
     dispatcher: TieredDispatcher
     before: Mapping[QueueId, Queue]
-    """What the tier held when it was opened."""
+    """Queues of the tier when it was opened."""
     topics_before: frozenset[str]
     registry: CollectorRegistry
 
@@ -63,7 +63,7 @@ class _Open:
         return new_losses(self.before, self.tier.state.queues)
 
     def look(self) -> Look:
-        """What the reporter tells of."""
+        """Sample the statistics for the reporter."""
         return Look(
             self.dispatcher.statistics(),
             self.hot.statistics,
@@ -212,12 +212,16 @@ class Follower:
 
     @property
     def directory(self) -> Path:
-        """Where the broker's tier lies; ConfigError if that is no directory."""
+        """The directory of the broker's tier.
+
+        Raises:
+            ConfigError: the tier is in an object store.
+        """
         return local_directory(directory_of(self._opened().config))
 
     @property
     def location(self) -> str:
-        """Where the broker's tier lies, as a path or a URL."""
+        """The path or the URL of the broker's tier."""
         return str(directory_of(self._opened().config))
 
     @property
@@ -280,15 +284,15 @@ class Follower:
         await opened.dispatcher.close()
 
     def statistics(self) -> DispatchStatistics:
-        """How far tiering is, queue by queue, and what fails at present. O(queues)."""
+        """Return progress and present failures of tiering, queue by queue. O(queues)."""
         return self._opened().dispatcher.statistics()
 
     def scan_statistics(self) -> ScanStatistics:
-        """What was found in the store directory, and which parts of it cannot be read now."""
+        """Return the findings in the store directory, and its parts that cannot be read now."""
         return self._opened().hot.statistics
 
     def upkeep_statistics(self) -> UpkeepStatistics:
-        """What the tier's upkeep did, and which of its steps fail at present. O(tombstones)."""
+        """Return the counts of the tier's upkeep, and its failing steps. O(tombstones)."""
         return self._opened().tier.upkeep.statistics()
 
     def losses(self) -> list[Loss]:
@@ -296,7 +300,7 @@ class Follower:
         return self._opened().losses()
 
     def topics(self) -> list[TopicSummary]:
-        """What the tier holds and what this block added to it, topic by topic. O(queues)."""
+        """Summarize the tier and the additions of this block, topic by topic. O(queues)."""
         opened = self._opened()
         return summarize(
             opened.before, opened.tier.state.queues, opened.dispatcher.statistics().queues
@@ -314,7 +318,7 @@ class Follower:
         self._awaited = error
 
     def _moment(self) -> Moment:
-        """What the metrics page shows. O(queues)."""
+        """Sample the follower for the metrics page. O(queues)."""
         if self._open is None:
             awaited = f": {self._awaited}" if self._awaited else ""
             raise Closed(f"the tier is being opened{awaited}", str(self._store_dir))

@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def ctrl_c_ends_at_once() -> Generator[None]:
-    """Within the block Ctrl-C ends the process, as the shell expects (status 130), without a word.
+    """End the process on Ctrl-C within the block, silently and with status 130, as shells expect.
 
-    An import that is interrupted by an exception leaves modules half made, and the next import of
-    them fails in ways that nobody can explain. Changes nothing where SIGINT has another handler
-    than Python's own, or outside the main thread.
+    An exception within an import leaves modules half initialized, and their next import fails with
+    misleading errors. No effect if SIGINT has another handler than Python's own, or outside the
+    main thread.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -25,7 +25,7 @@ def ctrl_c_ends_at_once() -> Generator[None]:
 
 
 def let_ctrl_c_end() -> None:
-    """From now on Ctrl-C ends the process at once, unless somebody else's handler hears it."""
+    """End the process at once on Ctrl-C from now on, unless another handler is installed."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         with suppress(ValueError):  # another thread than the main one
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -35,7 +35,7 @@ def _intruder(layer: str, home: str) -> str:
     """Why that layer is not ours; "" if it is."""
     try:
         spec = find_spec(layer)
-    except ValueError:  # a module that somebody made by hand
+    except ValueError:  # a module without a spec, made by hand
         spec = None
     found = spec.origin if spec is not None else None
     if found is not None and os.path.dirname(os.path.dirname(found)) == home:  # noqa: PTH120 - see below

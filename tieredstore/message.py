@@ -1,4 +1,4 @@
-"""One message as a program reads it: body decompressed, properties by name."""
+"""Messages as a program reads them: body decompressed, properties by name."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Message:
-    """One message of a queue. Owns its bytes: it keeps no cache alive and may be kept for long.
+    """A message of a queue. Owns its bytes: it keeps no cache alive and may be kept for long.
 
     `message.stored` has the remaining fields of the record: flag, body CRC and so on.
     """
@@ -105,17 +105,17 @@ class Message:
 
     @property
     def store_timestamp(self) -> int:
-        """When the broker stored it, Unix ms."""
+        """Time at which the broker stored it, Unix ms."""
         return self.stored.store_timestamp
 
     @property
     def born_timestamp(self) -> int:
-        """When the producer made it, by the producer's clock, Unix ms."""
+        """Time at which the producer created it, by the producer's clock, Unix ms."""
         return self.stored.born_timestamp
 
     @property
     def stored_at(self) -> datetime | None:
-        """When the broker stored it, in UTC; None if that is in no year from 1 to 9999."""
+        """Time at which the broker stored it, in UTC; None outside the years 1 to 9999."""
         try:
             return _EPOCH + timedelta(milliseconds=self.store_timestamp)
         except OverflowError:

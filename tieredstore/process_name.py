@@ -166,13 +166,13 @@ def _proc_is_ours() -> bool:
 
 
 def _start_of(pid: str) -> str:
-    """When a process started; "" if that cannot be read."""
+    """Return the start time of a process; "" if it cannot be read."""
     fields = _fields_of(pid)
     return fields[_START_FIELD] if fields else ""
 
 
 def _fields_of(pid: str) -> list[str]:
-    """What `/proc/<pid>/stat` says from the state on; [] if that cannot be read."""
+    """Return the fields of `/proc/<pid>/stat` from the state on; [] if it cannot be read."""
     # The name before it may hold spaces and brackets.
     fields = _text(_PROC / pid / "stat").rpartition(")")[2].split()
     return fields if len(fields) > _START_FIELD else []

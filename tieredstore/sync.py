@@ -130,12 +130,16 @@ class SyncTier(Threaded):
 
     @property
     def directory(self) -> Path:
-        """Where the broker's tier lies; ConfigError if that is no directory."""
+        """The directory of the broker's tier.
+
+        Raises:
+            ConfigError: the tier is in an object store.
+        """
         return self._tier.directory
 
     @property
     def location(self) -> str:
-        """Where the broker's tier lies, as a path or a URL."""
+        """The path or the URL of the broker's tier."""
         return self._tier.location
 
     def refresh(self) -> bool:
@@ -151,7 +155,7 @@ class SyncTier(Threaded):
         return self._running.call(self._tier.queues, topic)
 
     def queue(self, topic: str, queue_id: int) -> QueueSummary:
-        """One queue."""
+        """Return the summary of a queue."""
         return self._running.call(self._tier.queue, topic, queue_id)
 
     def get_message(
@@ -166,7 +170,7 @@ class SyncTier(Threaded):
         bytes_max: int | None = TRANSFER_BYTES_MAX,
         exact_tags: bool = False,
     ) -> FetchResult:
-        """One fetch, with RocketMQ's statuses; see `TieredMessageFetcher.get_message`."""
+        """Fetch a batch with RocketMQ's statuses; see `TieredMessageFetcher.get_message`."""
 
         async def fetch() -> FetchResult:
             return await self._tier.get_message(
@@ -190,7 +194,7 @@ class SyncTier(Threaded):
         boundary: Boundary = Boundary.LOWER,
         rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
-        """The queue offset that a time stands for; see `ReadableTier.offset_by_time`."""
+        """Find the queue offset at a time; see `ReadableTier.offset_by_time`."""
         return self._running.call(
             self._tier.offset_by_time, topic, queue_id, moment, boundary, rules
         )
@@ -287,7 +291,7 @@ class SyncTier(Threaded):
         return self._running.call(check)
 
     def statistics(self) -> FetcherStatistics:
-        """What reading cost so far and what is cached."""
+        """Return the cost of reading so far and the sizes of the caches."""
         return self._running.call(self._tier.statistics)
 
 
@@ -304,7 +308,7 @@ class SyncFollower(Threaded):
         return self._running.call(self._follower.drain)
 
     def statistics(self) -> DispatchStatistics:
-        """How far tiering is, queue by queue, and what fails at present."""
+        """Return progress and present failures of tiering, queue by queue."""
         return self._running.call(self._follower.statistics)
 
     def losses(self) -> list[Loss]:
@@ -312,5 +316,5 @@ class SyncFollower(Threaded):
         return self._running.call(self._follower.losses)
 
     def topics(self) -> list[TopicSummary]:
-        """What the tier holds and what this block added to it, topic by topic."""
+        """Summarize the tier and the additions of this block, topic by topic."""
         return self._running.call(self._follower.topics)

@@ -98,7 +98,7 @@ class SyncStore(Threaded):
 
     @property
     def level(self) -> Level:
-        """What is read from the tier now."""
+        """Reads that go to the tier at present."""
         return self._store.level
 
     @property
@@ -144,7 +144,7 @@ class SyncStore(Threaded):
         boundary: Boundary = Boundary.LOWER,
         rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
-        """The offset that a moment stands for; see `TieredMessageStore.offset_by_time`."""
+        """Find the offset at a moment; see `TieredMessageStore.offset_by_time`."""
         work = self._store.offset_by_time
         return self._running.call(work, topic, queue_id, timestamp_ms, boundary, rules)
 

@@ -1,3 +1,3 @@
-"""The version, for whoever needs nothing else of the package."""
+"""The version, for code that needs nothing else of the package."""
 
 VERSION = "0.1.0"
