@@ -1,4 +1,4 @@
-"""Cold to reader: serves messages of a tier by offset, from a bounded cache that reads ahead.
+"""Fetcher: reads messages of a tier by offset, through a bounded cache with read-ahead.
 
-Knows nothing of writers; it needs a tier's metadata and the storage below it, and no hot log.
+It does not depend on writers or on a hot log. It needs the metadata and the storage of a tier.
 """

@@ -1,4 +1,4 @@
-"""Messages of a tier by offset, as RocketMQ's store answers, from a cache that reads ahead."""
+"""Messages of a tier by offset, with RocketMQ's statuses, through a cache with read-ahead."""
 
 import warnings
 from collections.abc import Awaitable, Callable
@@ -42,17 +42,22 @@ ResultT = TypeVar("ResultT")
 async def from_newest_tier(
     tier: Tier, queue: QueueId, read: Callable[[], Awaitable[ResultT]]
 ) -> ResultT:
-    """What `read` gives, once more with newer metadata if the tier contradicts ours."""
+    """Return the result of `read`; retry it once with newer metadata if the storage disagrees.
+
+    Raises:
+        OutOfRange, Corrupt: metadata and storage disagree, or data is damaged, also in the retry.
+        StoreError: any other error of `read`, or of the refresh.
+    """
     generation = _generation(tier, queue)
     with cache_use() as use:
         try:
             return await read()
         except OutOfRange:
-            # Retention or a new owner moved what the metadata names.
+            # Retention or a new owner deleted or moved an object that the metadata names.
             await tier.refresh()
         except Corrupt:
-            # A cut may have freed a file, which holds other messages by now, or a damaged answer
-            # of the storage lies in a cache.
+            # Either a tail truncation freed a file that has other messages by now, or a cache has
+            # a damaged response of the storage.
             is_newer = await tier.refresh() or _generation(tier, queue) != generation
             if not is_newer and not use.was_used:
                 raise
@@ -66,12 +71,13 @@ def _generation(tier: Tier, queue: QueueId) -> int | None:
 
 
 class FetchCursor:
-    """Takes messages from `at` on until a limit is met; pure bookkeeping, nothing waits.
+    """Selection of messages from `at` on until a limit is reached. No I/O.
 
     C1  `at <= limit <=` the queue's end. No offset from `limit` on is examined.
-    C2  What was taken are messages below `at`, ascending, `messages_max` at most.
-    C3  What was taken is below `bytes_max` without its last message. That one may exceed it: sizes
-        are compared after adding, as in RocketMQ, so that a large message is delivered.
+    C2  The taken messages are below `at`, ascending, and at most `messages_max`.
+    C3  The taken messages without the last one have less than `bytes_max` bytes. The last one may
+        exceed the limit: sizes are compared after adding, as in RocketMQ, so that a large message
+        is delivered.
     """
 
     def __init__(
@@ -85,7 +91,17 @@ class FetchCursor:
         subscription: Subscription | None,
         exact_tags: bool,
     ) -> None:
-        """`end`: the queue's. `looked_max`: offsets examined, those in gaps not counted."""
+        """Start at `offset`.
+
+        Args:
+            offset: queue offset of the first message.
+            end: end of the queue.
+            messages_max: most messages to take.
+            bytes_max: bytes after which to stop; None: no limit.
+            looked_max: most offsets to examine, without offsets in gaps.
+            subscription: wanted tags; None: every message.
+            exact_tags: whether to compare tags as texts, too.
+        """
         self.at = offset
         self.limit = min(end, offset + looked_max)
         self.messages_left = messages_max
@@ -99,29 +115,29 @@ class FetchCursor:
 
     @property
     def is_done(self) -> bool:
-        """Whether a limit was met."""
+        """Whether a limit was reached."""
         return self._is_full or self.at >= self.limit
 
     @property
     def messages(self) -> FetchedMessages:
-        """What was taken so far."""
+        """Messages taken so far."""
         return FetchedMessages(tuple(self._selections), self._count)
 
     @property
     def has_found(self) -> bool:
-        """Whether anything was taken."""
+        """Whether any message was taken."""
         return self._count > 0
 
     def skip(self, gap: Gap) -> None:
-        """Continue after a gap, which `at` lies in."""
+        """Continue after `gap`, which contains `at`."""
         self.limit = min(self._end, self.limit + gap.end - self.at)
         self.at = gap.end
 
     def take(self, run: CachedRun) -> None:
-        """Take what is wanted of a run, which begins at or before `at`.
+        """Take the wanted messages of a run that begins at or before `at`.
 
         Raises:
-            Corrupt: the message at `at` has other tags than its unit says.
+            Corrupt: the tags of the message at `at` do not match the hash in its unit.
         """
         until = min(run.end, self.limit)
         if run.has_all and self._subscription is None:
@@ -199,7 +215,7 @@ _NONE = QueueOffset(0)
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The arguments of one call of `get_message`, which has their meanings."""
+    """Arguments of one call of `get_message`, with the same meanings."""
 
     group: str
     queue: QueueId
@@ -211,23 +227,23 @@ class _Request:
 
 
 class TieredMessageFetcher:
-    """Reads a tier. Use it as `async with fetcher:`; the block owns every read.
+    """Reader of a tier by offset. Use it as `async with fetcher:`; the block owns every read.
 
-    Results do not depend on what is cached: a call returns the messages from `offset` on until
-    `messages_max`, `bytes_max`, `run_messages_max` examined offsets, a gap, or the end is met.
-    One that is dropped while it is open warns (`ResourceWarning`).
+    Results do not depend on the cache: a call returns the messages from `offset` on until it
+    reaches `messages_max`, `bytes_max`, `run_messages_max` examined offsets, a gap, or the queue's
+    end. A fetcher that is garbage collected while open emits a `ResourceWarning`.
 
-    What is proven of a message that a call returns, by mode:
+    Verification of a returned message, by mode:
 
-    - always: its record has the size, queue number, queue offset and position that it must have.
-    - `FetcherOptions.verify` (default): also topic and lengths, and the CRC-32 of the body. With a
-      subscription: a message that is passed over has the tags code that was published (CRC-32C of
-      the units; a tier of RocketMQ's own store has none), and one whose record is read has the tags
-      that its unit says. Compared when a run is read, not again while it is cached. Not proven:
-      times, hosts, flags, counters and properties.
-    - a tier that verifies extents (`tieredStoreExtentCheckEnable`): every byte is as published.
+    - Always: its record has the expected size, queue id, queue offset and position.
+    - `FetcherOptions.verify` (default): also topic, lengths, and the CRC-32 of the body. With a
+      subscription, a skipped message has the tags code that was published, by the CRC-32C of the
+      units; a tier of RocketMQ's own store has no such checksum. A message whose record is read
+      has the tags that its unit's hash requires. A run is verified when it is read, and not again
+      while it is cached. Times, hosts, flags, counters and properties are not verified.
+    - A tier that verifies extents (`tieredStoreExtentCheckEnable`): every byte is as published.
 
-    `message_timestamp` compares headers only.
+    `message_timestamp` validates headers only.
     """
 
     def __init__(
@@ -243,7 +259,7 @@ class TieredMessageFetcher:
         self._misses = 0
 
     async def __aenter__(self) -> Self:
-        """Begin to serve. A fetcher is opened once."""
+        """Open the fetcher. A fetcher can be opened once."""
         await self._reads.open()
         return self
 
@@ -253,13 +269,13 @@ class TieredMessageFetcher:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the fetcher; an error of the block is raised as it is."""
+        """Close the fetcher. An error of the block propagates unchanged."""
         await self.close()
 
     async def close(self) -> None:
-        """Stop the reads and wait for their end; calls that wait for one get `Closed`.
+        """Cancel the reads and wait for their end. Calls that wait for a read raise `Closed`.
 
-        Idempotent. The end of an `async with` block does it.
+        Idempotent. The end of an `async with` block calls it.
         """
         await self._reads.close()
 
@@ -289,39 +305,41 @@ class TieredMessageFetcher:
     ) -> FetchResult:
         """Read messages from `offset` on, with RocketMQ's statuses and next offsets.
 
-        Costs no request when the messages are cached, and then does not wait, except to let other
-        tasks run once in `loop_hold_s_max`. Else one read of ConsumeQueue units and one round of
-        CommitLog ranges for each run that is missing, shared by all calls that want it.
+        If the messages are cached, costs no request and does not wait, except that it yields to
+        other tasks every `loop_hold_s_max` seconds. Otherwise costs one read of ConsumeQueue units
+        and one round of CommitLog ranges for each missing run. All calls that need a run share its
+        read.
 
         Inside a gap the status is OFFSET_FOUND_NULL and the next offset is the gap's end. An error
-        that is met after messages were found ends the result before it; the next call raises it.
+        after the first found message ends the result early; the next call raises it.
 
         Args:
-            group: name of the reading group; each has its own read-ahead.
+            group: name of the consumer group. Each group has its own read-ahead.
             topic: the topic.
-            queue_id: its queue.
+            queue_id: id of the queue in the topic.
             offset: queue offset of the first message.
-            messages_max: messages returned at most, > 0.
-            subscription: tags, as `TagA || TagB`; None, "" or `*` for every message. Decided by
-                hash like in RocketMQ's broker, so that a collision lets a foreign tag through.
-            bytes_max: ends the result with the message that reaches it; None: no such limit.
-            exact_tags: compare tags as texts too; about 1 us for each message whose hash matches.
-                Tags that are not UTF-8 cannot be compared so: their hash decides.
+            messages_max: most messages to return, > 0.
+            subscription: tags, as `TagA || TagB`; None, "" or `*` for every message. Matched by
+                hash as in RocketMQ's broker, so a hash collision passes a foreign tag.
+            bytes_max: size in bytes at which the result ends, with the message that reaches it;
+                None: no limit.
+            exact_tags: compare tags as texts, too. Costs about 1 us for each message whose hash
+                matches. For tags that are not UTF-8 the hash alone decides.
 
         Returns:
-            Status, next offset, the queue's bounds, and the messages: `result.messages` has stored
-            records as views, `result.messages.decode()` makes `StoredMessage`s of them.
+            Status, next offset, the queue's bounds, and the messages. `result.messages` has the
+            stored records as views; `result.messages.decode()` returns `StoredMessage` objects.
 
         Raises:
-            Unavailable: storage did not answer; this is never "no message".
-            Corrupt: the message at the offset reached is damaged, also for the newest metadata;
-                names queue and position.
+            Unavailable: storage did not respond. Never reported as "no message".
+            Corrupt: the message at the reached offset is damaged, also by the newest metadata. The
+                error has queue and position.
             OutOfRange: metadata and storage disagree, even after a refresh of the metadata.
             Closed: the fetcher is not open.
-            ValueError: an argument has another type, `messages_max` is not positive, `bytes_max` is
+            ValueError: an argument has a wrong type, `messages_max` is not positive, `bytes_max` is
                 negative, or the subscription has no tag or is SQL92.
 
-        Cancelling it does not stop a read that others share.
+        Cancelling does not stop a read that other calls share.
         """
         queue = named_queue(topic, queue_id)
         wanted = parse_subscription(subscription)
@@ -343,9 +361,9 @@ class TieredMessageFetcher:
         return result
 
     async def message_timestamp(self, queue: QueueId, offset: int) -> int | None:
-        """Store timestamp in Unix ms of the message at `offset`; None if the tier has none there.
+        """Return the store timestamp, Unix ms, of the message at `offset`; None if there is none.
 
-        No request if it is cached, else two small ones.
+        Costs no request if the message is cached, else two small ones.
 
         Raises:
             Unavailable, Corrupt, OutOfRange: as `get_message`.
@@ -362,12 +380,12 @@ class TieredMessageFetcher:
         boundary: Boundary = Boundary.LOWER,
         rules: TimeRules = TimeRules.LOCAL,
     ) -> QueueOffset | None:
-        """The offset that a moment, Unix ms, stands for; None if the tier has no such queue.
+        """Find the offset at `moment_ms`, Unix ms; None if the tier does not have the queue.
 
-        LOWER: the first message stored then or later, or the queue's end. UPPER: the last one
-        stored then or earlier, or the queue's first offset; `rules` change it. No gap lies there.
-        Costs and errors as `time_search.search_time`, which says what holds where a broker's clock
-        was set back.
+        LOWER: the first message stored at that time or later, or the queue's end. UPPER: the last
+        message stored at that time or earlier, or the queue's first offset; `rules` modify it. The
+        offset is never in a gap. Costs, errors, and the effect of a broker's clock that was set
+        back are those of `time_search.search_time`.
         """
         boundary, rules = Boundary(boundary), TimeRules(rules)
         moment_ms = whole_number("moment", moment_ms)
@@ -382,7 +400,7 @@ class TieredMessageFetcher:
         return await from_newest_tier(self._tier, queue, search)
 
     async def earliest_message_time(self, queue: QueueId) -> int | None:
-        """Store timestamp in Unix ms of the first message that can be read; None if there is none.
+        """Return the store timestamp, Unix ms, of the first readable message; None without one.
 
         Cost and errors as `message_timestamp`.
         """
@@ -392,15 +410,15 @@ class TieredMessageFetcher:
         )
 
     def forget(self, queue: QueueId) -> None:
-        """Drop what is cached of a queue that was deleted, or whose tail was cut off.
+        """Drop the cached runs of a queue that was deleted or whose tail was truncated.
 
-        A cut that the metadata show is noticed without it.
+        Not needed for a truncation that the metadata show.
         """
         self._reads.forget(queue)
         self._read_ahead.forget(queue)
 
     def statistics(self) -> FetcherStatistics:
-        """What was done, and what is held now. O(readers)."""
+        """Return counters and present sizes. O(readers)."""
         return FetcherStatistics(
             hits=self._hits,
             misses=self._misses,
@@ -420,7 +438,7 @@ class TieredMessageFetcher:
     def _from_cache(
         self, group: str, queue: QueueId, offset: int, messages_max: int, bytes_max: int | None
     ) -> FetchResult | None:
-        """The whole answer if one cached run has it. Every call comes here first: kept short."""
+        """Return the whole result from one cached run; None if it is not cached. The fast path."""
         now_s = self._clock.monotonic_s()
         source = self._tier.container(queue)
         if source is None:
@@ -453,13 +471,13 @@ class TieredMessageFetcher:
         return FetchResult(FetchStatus.FOUND, next_offset, minimum, maximum, messages)
 
     async def _from_tier(self, request: _Request) -> FetchResult:
-        """The answer, reading what is missing."""
+        """Return the result; reads the missing runs."""
         queue, offset = request.queue, request.offset
         source = self._tier.container(queue)
         if source is None:
             self._reads.forget(queue)
-            # RocketMQ's tier would answer `offset`, and its local store then corrects that to 0,
-            # which is what its clients see; no local store corrects what is read here.
+            # RocketMQ's tier returns `offset` here, and its local store corrects that to 0 for its
+            # clients. There is no local store here, so this returns 0.
             return FetchResult(FetchStatus.NO_MATCHED_LOGIC_QUEUE, _NONE, _NONE, _NONE)
         minimum, maximum = source.min_offset, source.next_offset
         if self._reads.has_beyond(queue, maximum):
@@ -485,7 +503,7 @@ class TieredMessageFetcher:
         return FetchResult(status, QueueOffset(cursor.at), minimum, maximum, cursor.messages)
 
     async def _move(self, cursor: FetchCursor, source: TierQueue, request: _Request) -> None:
-        """Take runs until the cursor is done, then see whether to read ahead."""
+        """Take runs until the cursor is done, then start a read-ahead if one is due."""
         now_s = self._clock.monotonic_s()
         key = CacheKey(request.queue, request.subscription, source.generation)
         has_waited = False
@@ -523,7 +541,7 @@ class TieredMessageFetcher:
     async def _wait_for(
         self, cursor: FetchCursor, source: TierQueue, key: CacheKey, request: _Request
     ) -> CachedRun:
-        """The run at the cursor, in the size that the group's window allows."""
+        """Read the run at the cursor, in the size of the group's window."""
         left = cursor.limit - cursor.at
         messages = min(cursor.messages_left, left)
         if self._options.cache_enabled:

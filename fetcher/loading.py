@@ -1,4 +1,4 @@
-"""Loading of runs from the tier: their units, the wanted bytes, the checks."""
+"""Loading of runs from the tier: units, ranges of the log, verification."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -31,14 +31,14 @@ from provider.ranges import ByteRange, QueueOffset
 
 
 class WholeRead(NamedTuple):
-    """The units of a flight, and the bytes of the log that should have its records."""
+    """Units of a flight, and the bytes of the log in which its records should lie."""
 
     units: Units
     span: ByteRange
     pieces: list[Buffer]
 
     def has(self, positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
-        """Whether the records, which ascend, lie in it."""
+        """Whether the ascending records lie in `span`."""
         if not len(positions):
             return False
         end = int(positions[-1] + sizes[-1])
@@ -53,13 +53,13 @@ async def read_whole(
     options: FetcherOptions,
     budget: ReadBudget,
 ) -> WholeRead | None:
-    """All that a flight wants, in one round of requests.
+    """Read the units and records of a flight in one round of requests.
 
-    None where that is not known to be possible, or too much for one run, or where something is
-    missing or damaged: reading units first finds out which message that is.
+    Returns None if the log positions are unknown, if the bytes exceed one run, or if something is
+    missing or damaged. The caller then reads the units first to find the damaged message.
 
     Raises:
-        NotFound, Unavailable, Denied: of the storage.
+        NotFound, Unavailable, Denied: the storage failed.
     """
     end = queue.log_position(QueueOffset(flight.end))
     if flight.log_start is None or end is None or flight.end - flight.start > messages_max:
@@ -82,25 +82,25 @@ async def read_whole(
 
 
 class _Picked(NamedTuple):
-    """The messages of a read before their bytes are there."""
+    """Columns of the messages of a read, before their bytes are read."""
 
     end: int
     """First offset that the read does not cover."""
     has_all: bool
-    """Whether these are all messages up to there."""
+    """Whether all messages below `end` are included."""
     offsets: NDArray[np.int64]
     positions: NDArray[np.int64]
     sizes: NDArray[np.int64]
     tag_hashes: NDArray[np.int32]
     odd_codes: NDArray[np.bool_]
-    """Which units hold something else than a hash of tags."""
+    """Mask of the units whose tags code is not a hash of tags."""
 
     def leading(self, count: int) -> "_Picked":
-        """The first `count` messages; the read then ends before the next."""
+        """Return the first `count` messages. The read then ends before the next one."""
         return self.part(0, count)
 
     def part(self, first: int, stop: int) -> "_Picked":
-        """Messages `first` to `stop`; the part ends before the next."""
+        """Return messages `first` to `stop`. The part ends before the next one."""
         return self._replace(
             end=int(self.offsets[stop]) if stop < len(self.offsets) else self.end,
             offsets=self.offsets[first:stop],
@@ -111,7 +111,7 @@ class _Picked(NamedTuple):
         )
 
     def past_codas(self, at_coda: NDArray[np.bool_]) -> "_Picked":
-        """The same messages; those whose unit points at a coda lie after it."""
+        """Move the positions of messages whose unit points at a coda behind that coda."""
         positions = self.positions.copy()
         positions[at_coda] += Coda.SIZE
         return self._replace(positions=positions)
@@ -119,7 +119,7 @@ class _Picked(NamedTuple):
     def judge(
         self, data: Buffer, starts: NDArray[np.int64], queue_id: int
     ) -> tuple[Faults, NDArray[np.void]]:
-        """What is wrong with each message, whose record `data` holds at `starts`; its header."""
+        """Validate the headers of the records at `starts` in `data`. Return faults and headers."""
         return judge_headers(
             data,
             starts,
@@ -130,7 +130,7 @@ class _Picked(NamedTuple):
         )
 
     def where(self, mask: NDArray[np.bool_]) -> "_Picked":
-        """Some of the messages, of the same stretch."""
+        """Return the masked messages of the same stretch."""
         return self._replace(
             has_all=False,
             offsets=self.offsets[mask],
@@ -142,14 +142,14 @@ class _Picked(NamedTuple):
 
 
 class _Records(NamedTuple):
-    """Messages and their bytes, found good."""
+    """Messages that passed validation, and their bytes."""
 
     picked: _Picked
     data: Buffer
     starts: NDArray[np.int64]
     """First byte of each record in `data`."""
     contents: Contents | None
-    """What was verified; None if nothing was to be."""
+    """Result of the verification; None if it is switched off."""
 
 
 async def load_runs(
@@ -160,23 +160,24 @@ async def load_runs(
     options: FetcherOptions,
     budget: ReadBudget,
 ) -> tuple[CachedRun, ...]:
-    """Read the runs from `flight.start` on; `flight.end` follows what they will cover.
+    """Read the runs from `flight.start` on. Updates `flight.end` to the end that they will cover.
 
-    Takes up to `messages_max` wanted messages of `[start, end)`, and at least one of them or the
-    whole stretch. The last run ends before the first message that is damaged; another one begins
-    where a large buffer of the storage ends, so that none is copied (decision 0043). One round of
-    requests for the units, one for the bytes, or one for both (`loading.py`); none for bytes
-    when no tag matches; a few more around damage.
+    Reads up to `messages_max` wanted messages of `[start, end)`, at least one of them or the whole
+    range. The last run ends before the first damaged message. A new run begins where a large
+    buffer of the storage ends, so that no large buffer is copied (decision 0043). Costs one round
+    of requests for the units and one for the bytes, or one for both (`read_whole`). Costs none for
+    bytes if no tag matches, and a few more around damage.
 
-    With `options.verify` all that is compared with anything is compared here, once a run: what was
-    read is not compared again while it is cached, for memory is trusted. Where units decide what is
-    not read, they must be those that were published; if their checksum says otherwise, runs have
-    all messages, so that the damage is found at the one that has it.
+    With `options.verify`, all verification of a run happens here, once. A cached run is not
+    verified again: memory is trusted. If units decide which records are skipped, their checksum
+    must match. If it does not, the runs have all messages, so that the damage is reported at the
+    damaged message.
 
     Raises:
-        Corrupt: the first message, or its unit, is damaged; path and position name it.
-        OutOfRange: something of it is not published any more; BytesMissing: or not there.
-        Unavailable: try again.
+        Corrupt: the first message or its unit is damaged; the error has path and position.
+        OutOfRange: the messages are not published any more.
+        BytesMissing: published bytes are missing.
+        Unavailable: the storage did not respond; retry.
     """
     start = flight.start
     subscription = flight.key.subscription
@@ -204,7 +205,7 @@ async def load_runs(
         except (BytesMissing, Corrupt):
             doubt()
             held = None
-            # Somewhere among many messages: what comes before the damage can still be served.
+            # The damaged message is unknown. Bisect: messages before the damage can be served.
             count = len(picked.offsets) // 2
             if count == 0 and int(picked.offsets[0]) == start:
                 raise
@@ -234,15 +235,15 @@ def _run(flight: Flight, first: int, records: _Records) -> CachedRun:
 async def _proven_units(
     queue: TierQueue, flight: Flight, options: FetcherOptions, budget: ReadBudget
 ) -> Units | None:
-    """The units of the flight, each bit as it was published; None if they are not.
+    """Read the units of the flight and verify their checksums; None if one differs.
 
-    They may begin and end inside an extent, so two are held.
+    Reserves the bytes of two extents, because the range may begin and end inside extents.
     """
     granted = await budget.acquire(flight, 2 * options.extent_bytes_max)
     try:
         start, end = QueueOffset(flight.start), QueueOffset(flight.end)
         units = await queue.units(start, end, verified=True)
-        return units.copy()  # else they keep the extents alive
+        return units.copy()  # a view would keep the extents in memory
     except (BytesMissing, Corrupt):
         doubt()
         return None
@@ -251,12 +252,12 @@ async def _proven_units(
 
 
 async def _read_units(queue: TierQueue, flight: Flight) -> Units:
-    """The units of the flight, which then ends before the first that is missing."""
+    """Read the units of the flight. Shortens the flight to end before the first missing unit."""
     while True:
         try:
             return await queue.units(QueueOffset(flight.start), QueueOffset(flight.end))
         except BytesMissing:
-            # Somewhere among many units: what comes before them can still be served.
+            # The missing unit is unknown. Bisect: messages before it can be served.
             count = (flight.end - flight.start) // 2
             if count == 0:
                 raise
@@ -270,7 +271,7 @@ def _pick(
     messages_max: int,
     options: FetcherOptions,
 ) -> _Picked:
-    """Which messages to read, and up to where the run goes. Nothing if the first is bad."""
+    """Choose the messages to read and the end of the run. Empty if the first unit is invalid."""
     positions = units["position"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
     low_bits = np.int32  # RocketMQ compares these
@@ -314,7 +315,10 @@ async def _read_checked(
     *,
     held: WholeRead | None,
 ) -> list[_Records]:
-    """The leading good messages, and their bytes; at least one part. `held`: what is there."""
+    """Read and validate the picked messages. Return the leading valid ones, at least one part.
+
+    `held` has bytes that were read already, if any.
+    """
     if not len(picked.offsets):
         return [_Records(picked, b"", picked.positions, None)]
     stretches = await _read(queue, flight, picked, options, budget, held=held)
@@ -358,13 +362,13 @@ def _checked(
     *,
     verify: bool,
 ) -> tuple[_Records, str]:
-    """The leading good messages of a stretch, and what is wrong with the next; "" if nothing is."""
+    """Return the leading valid messages of a stretch, and the fault of the next one or ""."""
     data, starts = stretch.data, stretch.starts
     good, fault = leading_good(faults)
     reason = fault.reason
     contents = None
     if verify:
-        if len(headers) < len(starts):  # some lie outside
+        if len(headers) < len(starts):  # some records lie outside `data`
             headers = headers_at(data, starts[:good], PREFIX_DTYPE)
         contents = verify_contents(
             data, starts[:good], part.sizes[:good], headers[:good], topic=queue.id.topic.encode()
@@ -382,7 +386,7 @@ async def _read(
     *,
     held: WholeRead | None,
 ) -> list[Stretch]:
-    """The bytes of the picked messages, at least one. `held`: what may be there already."""
+    """Read the bytes of the picked messages, at least one. Uses `held` if it has them."""
     is_one = not options.cache_enabled
     if held is not None and held.has(picked.positions, picked.sizes):
         return stretches_of(
@@ -405,7 +409,7 @@ async def _read(
 async def _log(
     queue: TierQueue, flight: Flight, ranges: list[ByteRange], picked: _Picked
 ) -> list[list[Buffer]]:
-    """The ranges of the log; published units that point outside it are corrupt."""
+    """Read ranges of the log. Raise `Corrupt` if published units point outside the log."""
     try:
         pieces = await queue.log_pieces(ranges)
     except NotFound:

@@ -1,60 +1,64 @@
-"""How far the fetcher reads ahead, and what it may hold."""
+"""Options of the fetcher: sizes of reads, read-ahead, and memory bounds."""
 
 from dataclasses import dataclass, fields
 
 from container.record.unit import UNIT_BYTES
 
 COLUMN_BYTES = 40
-"""What a cached message costs beside its bytes: four columns of 8 bytes and two of 4."""
+"""Bytes of a cached message without its record: four columns of 8 bytes and two of 4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherOptions:
-    """Keys in brackets are RocketMQ's; where the default differs the reason is given.
+    """Options of the fetcher. Keys in brackets are RocketMQ's.
+
+    If a default differs from RocketMQ's, the text gives the reason.
 
     Raises:
-        ValueError: a number is not positive, or two cannot work together.
+        ValueError: a number is negative or not positive, or two options contradict each other.
     """
 
     verify: bool = True
-    """Compare what a read returns with its checksums (`tieredStoreCrcCheckEnable`); see
+    """Verify the checksums of each read (`tieredStoreCrcCheckEnable`); see
     `TieredMessageFetcher`."""
     extent_bytes_max: int = 4 << 20
-    """Bytes of units that share a checksum, and that a filtered read reads together
-    (`tieredStoreExtentMaxSize`). Of a tier written with more, such reads hold more."""
+    """Bytes of units that share a checksum and that a filtered read reads together
+    (`tieredStoreExtentMaxSize`). Reads of a tier with larger extents hold more."""
     cache_enabled: bool = True
-    """Keep runs and read ahead (`readAheadCacheEnable`); else each call reads what it returns."""
+    """Cache runs and read ahead (`readAheadCacheEnable`). Otherwise each call reads exactly its
+    result."""
     run_messages_max: int = 4096
-    """Messages read at once, and offsets that one call examines
+    """Most messages of one read, and most offsets that one call examines
     (`readAheadMessageCountThreshold`)."""
     run_bytes_max: int = 16 << 20
-    """Bytes of records read at once, except for a larger message alone
+    """Most bytes of records of one read, except for a single larger message
     (`readAheadMessageSizeThreshold`)."""
     cache_age_s_max: float = 15.0
-    """A run that was not used for so long is dropped (`readAheadCacheExpireDuration`, in ms)."""
+    """Seconds without use after which a run is dropped (`readAheadCacheExpireDuration`, in ms)."""
     cache_bytes_max: int = 256 << 20
-    """Bytes that cached runs really occupy, columns included (`readAheadCacheSizeThresholdRate` is
-    a share of Java's heap, which has no counterpart here)."""
+    """Bytes of memory of the cached runs, columns included (`readAheadCacheSizeThresholdRate` is a
+    share of Java's heap, which has no counterpart here)."""
     window_messages_min: int = 32
-    """Messages read for a group that is not known to read in order (RocketMQ: 32 at a time)."""
+    """Messages of a read for a group that is not known to read in order (RocketMQ: 32)."""
     window_step_messages: int = 512
-    """A window doubles each time that it was used to its end, and grows by so many at least."""
+    """Least growth of a window in messages. A window doubles each time that it is used up."""
     gap_bytes_max: int = 16 << 10
-    """Unwanted bytes between two wanted messages that are read too, to save a request."""
+    """Unwanted bytes between two wanted messages that are read as well, to save a request."""
     whole_share_min: float = 0.75
-    """A filtered read that needs this share of the bytes reads all, which serves every group."""
+    """Share of wanted bytes from which on a filtered read reads all messages, which serves every
+    group."""
     prefetches_max: int = 2
-    """Reads ahead under way at once. Demand is not counted, and does not wait for these."""
+    """Concurrent reads ahead. Demand reads do not count and do not wait for these."""
     demands_max: int = 256
-    """Reads under way at once that calls wait for; the next one waits, a hit never does."""
+    """Concurrent demand reads. Further ones wait; a cache hit never waits."""
     bytes_in_flight_max: int = 64 << 20
-    """Bytes of records being read at once; demand is served first. A larger message goes alone."""
+    """Bytes of records being read at once, demand first. A larger message is read alone."""
     messages_in_flight_max: int = 1 << 20
-    """Messages being read at once; 60 bytes of units and columns for each."""
+    """Messages being read at once. Each takes 60 bytes of units and columns."""
     readers_max: int = 4096
-    """Windows kept, one per queue and group; the least recently used is forgotten first."""
+    """Windows kept, one for each queue and group. The least recently used is dropped first."""
     loop_hold_s_max: float = 0.0002
-    """Longest burst of cache hits, in seconds, before a call lets other tasks run."""
+    """Longest burst of cache hits in seconds before a call yields to other tasks."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -75,19 +79,24 @@ class FetcherOptions:
 
     @property
     def kept_bytes_max(self) -> int:
-        """Bytes of one run, so that several fit into the cache and none is read in vain."""
+        """Most bytes of one run, so that several runs fit into the cache."""
         if not self.cache_enabled:
             return self.run_bytes_max
         return max(1, min(self.run_bytes_max, self.cache_bytes_max // 4))
 
     @property
     def memory_bytes_max(self) -> int:
-        """What fetching may hold, in bytes, besides runs that callers' results keep alive.
+        """Memory bound of fetching, in bytes, without runs that results of callers keep alive.
 
-        `cache_bytes_max + 2 x bytes_in_flight_max` (pieces, and the one buffer they become)
-        `+ bytes_in_flight_max / 4` (a store may give pieces in buffers a quarter longer)
-        `+ messages_in_flight_max x (20 + 40)` (units and columns of reads under way)
-        `+ 1 KiB x readers_max`. A message larger than `bytes_in_flight_max` adds 9/4 of its size.
+        The sum of five terms:
+
+        - `cache_bytes_max`.
+        - `2 x bytes_in_flight_max`: buffers of the storage, and the one buffer that joins them.
+        - `bytes_in_flight_max / 4`: a store may return buffers that are a quarter longer.
+        - `messages_in_flight_max x (20 + 40)`: units and columns of reads under way.
+        - `1 KiB x readers_max`.
+
+        A message larger than `bytes_in_flight_max` adds 9/4 of its size.
         """
         columns = self.messages_in_flight_max * (UNIT_BYTES + COLUMN_BYTES)
         in_flight = 2 * self.bytes_in_flight_max + self.bytes_in_flight_max // 4

@@ -1,4 +1,4 @@
-"""Plan of a read, pure: its end, its units, its ranges of bytes, and the cuts of large buffers."""
+"""Plan of a read: its end, its units, its ranges of bytes, and its split into buffers. Pure."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -15,7 +15,7 @@ from provider.ranges import ByteRange, QueueOffset
 
 
 def gap_at(gaps: Sequence[Gap], offset: int) -> Gap | None:
-    """The gap that `offset` lies in."""
+    """Return the gap that contains `offset`; None if there is none. O(gaps)."""
     for gap in gaps:
         if gap.start <= offset < gap.end:
             return gap
@@ -23,16 +23,16 @@ def gap_at(gaps: Sequence[Gap], offset: int) -> Gap | None:
 
 
 def stretch_end(source: TierQueue, offset: int) -> int:
-    """Where the messages from `offset` on end: at the next gap, or at the commit offset."""
+    """Return the end of the messages from `offset` on: the next gap or the commit offset."""
     starts = (gap.start for gap in source.gaps if gap.start > offset)
     return min([source.next_offset, *starts])
 
 
 def rounded_end(source: TierQueue, start: int, end: int, most: int) -> int:
-    """Where to end a read ahead of `[start, end)`, so that the next one begins with an object.
+    """Align the end of a read-ahead of `[start, end)` with the end of an object.
 
-    What ends with an object needs fewer requests. A half of it is given up for that, or a half is
-    added, within `most` messages; else `end`.
+    A read that ends with an object needs fewer requests. The read becomes at most half shorter or
+    half longer, and has at most `most` messages. Returns `end` if no object ends in that range.
     """
     half = (end - start) // 2
     last = min(end + half, start + most)
@@ -48,10 +48,10 @@ def units_taken(
     messages_max: int,
     bytes_max: int,
 ) -> int:
-    """How many leading units a run covers so that its wanted messages keep both limits.
+    """Return how many leading units a run covers within both limits of its wanted messages.
 
-    At least one wanted message is taken whatever its size; unwanted ones after the last are
-    covered too. `wanted` None means that all are. O(n).
+    At least one wanted message is taken, whatever its size. Unwanted messages after the last
+    wanted one are covered, too. `wanted` None: all messages are wanted. O(n).
     """
     places = np.arange(len(sizes)) if wanted is None else np.flatnonzero(wanted)
     ends = np.cumsum(sizes[places[:messages_max]])
@@ -66,11 +66,11 @@ def plan_reads(
     gap_bytes_max: int,
     read_bytes_max: int,
 ) -> list[ByteRange]:
-    """Merge neighbouring messages into as few reads as the two limits allow.
+    """Coalesce neighbouring messages into as few ranges as the two limits allow.
 
-    Every message lies in exactly one range, and the ranges are in order, if the messages ascend
-    without overlap, as the records of a queue do. One larger than `read_bytes_max` gets a read of
-    its own. Vectorised; the loop is over ranges.
+    The messages must ascend without overlap, as the records of a queue do. Then every message lies
+    in exactly one range, and the ranges ascend. A message larger than `read_bytes_max` gets a
+    range of its own. Vectorised; the loop is over ranges.
     """
     if len(starts) == 0:
         return []
@@ -89,7 +89,7 @@ def plan_reads(
 
 
 def places_in_reads(starts: NDArray[np.int64], ranges: list[ByteRange]) -> NDArray[np.int64]:
-    """First byte of each message in the buffer that joins the planned ranges in order."""
+    """Return the first byte of each message in the buffer that joins the ranges in order."""
     range_starts = np.array([part.start for part in ranges], np.int64)
     lengths = np.array([part.length for part in ranges], np.int64)
     shifts = np.cumsum(lengths) - lengths - range_starts
@@ -98,16 +98,16 @@ def places_in_reads(starts: NDArray[np.int64], ranges: list[ByteRange]) -> NDArr
 
 
 ALONE_BYTES_MIN = 1 << 20
-"""A buffer of at least so many bytes is kept as it is; smaller neighbours are joined."""
+"""Size in bytes from which on a buffer is kept uncopied. Smaller neighbours are joined."""
 
 
 class Stretch(NamedTuple):
-    """The bytes of consecutive messages in one buffer."""
+    """Consecutive messages in one buffer."""
 
     first: int
-    """Number of the first message."""
+    """Index of the first message."""
     stop: int
-    """Number of the one after the last."""
+    """Index after the last message."""
     data: Buffer
     starts: NDArray[np.int64]
     """First byte of each record in `data`."""
@@ -121,18 +121,18 @@ def stretches_of(
     *,
     is_one: bool = False,
 ) -> list[Stretch]:
-    """The messages with their bytes: one stretch after the other, each in one buffer.
+    """Split messages into stretches, each in one buffer.
 
-    A stretch ends where a buffer ends that is large, or before one that is, and no record lies in
-    both. So each has one large buffer, or several that are joined; where records of a few bytes
-    come from many objects, there is one stretch.
+    A stretch ends after a large buffer or before one, unless a record lies in both buffers. Each
+    stretch therefore consists of one large buffer or of several joined ones. Small records from
+    many objects form one stretch.
 
     Args:
-        ranges: what was read, in order.
+        ranges: the ranges that were read, ascending.
         pieces: the buffers of each range.
-        positions: first byte of each message, ascending; each lies in one range.
-        sizes: length of each.
-        is_one: join all buffers: for a read of which nothing but one run can be kept.
+        positions: first byte of each message in the log, ascending. Each lies in one range.
+        sizes: length of each message in bytes.
+        is_one: whether to join all buffers, for a read that must become one run.
     """
     buffers = [buffer for parts in pieces for buffer in parts]
     spans: list[ByteRange] = []
@@ -167,6 +167,6 @@ def stretches_of(
 def _straddled(
     positions: NDArray[np.int64], sizes: NDArray[np.int64], end: int, start: int
 ) -> bool:
-    """Whether a record that begins before `start` ends behind `end`, where a buffer ends."""
+    """Whether a record that begins before `start` ends after `end`, the end of a buffer."""
     before = int(np.searchsorted(positions, start)) - 1
     return before >= 0 and int(positions[before] + sizes[before]) > end

@@ -1,4 +1,4 @@
-"""After each call: note where its group stands, and begin to read what it will want next."""
+"""Read-ahead: positions of the consumer groups, and reads that start before a call needs them."""
 
 from collections.abc import Iterator
 
@@ -12,10 +12,10 @@ from fetcher.window import GroupPosition, WindowLimits
 
 
 class ReadAhead:
-    """The positions of the groups seen last, and the rules for reading ahead of them.
+    """Positions of the most recent groups, and the rules for reading ahead of them.
 
-    Nothing here waits; the reads belong to `RunReads`. At most `readers_max` positions are kept,
-    and the one longest without an occasion to read ahead is forgotten first.
+    No method waits; `RunReads` owns the reads. At most `readers_max` positions are kept. The
+    position that is longest without a chance to read ahead is dropped first.
     """
 
     def __init__(self, options: FetcherOptions, reads: RunReads) -> None:
@@ -32,7 +32,7 @@ class ReadAhead:
         return len(self._positions)
 
     def windows(self) -> Iterator[tuple[QueueId, str, int]]:
-        """Queue, group, and messages of the next read ahead, for each position."""
+        """Yield queue, group, and messages of the next read-ahead of each position."""
         for (queue, group), position in self._positions.items():
             yield queue, group, position.window_messages
 
@@ -47,9 +47,9 @@ class ReadAhead:
             position.check()
 
     def demand_messages(self, queue: QueueId, group: str, offset: int) -> int:
-        """How many messages a call at `offset` that must wait should read at once.
+        """Return the messages of a demand read at `offset`.
 
-        The window of a group that reads in order, else the least.
+        That is the window of a group that reads in order, else the smallest window.
         """
         position = self._positions.get((queue, group))
         if position is None or not position.is_sequential(offset):
@@ -67,7 +67,10 @@ class ReadAhead:
         next_offset: int,
         now_s: float,
     ) -> None:
-        """A call of `group` took `offset` to `next_offset`, the last of it from `run`."""
+        """Record a call of `group` from `offset` to `next_offset`, and read ahead if it is due.
+
+        `run` had the last messages of the call. Returns at once.
+        """
         position = self._positions.get((key.queue, group))
         if position is None:
             position = self._keep(key.queue, group, now_s)
@@ -77,7 +80,7 @@ class ReadAhead:
             self._read_ahead(position, source, key, run, now_s)
 
     def _keep(self, queue: QueueId, group: str, now_s: float) -> GroupPosition:
-        """The position, a new one if need be, and now the last to be forgotten."""
+        """Return the position, created if missing, and make it the last one to be dropped."""
         key = queue, group
         position = self._positions.pop(key, None) or GroupPosition(self._limits, now_s)
         self._positions[key] = position
@@ -93,7 +96,7 @@ class ReadAhead:
         run: CachedRun,
         now_s: float,
     ) -> None:
-        """Begin a read ahead unless it is there, nothing is left, or there is no room for it."""
+        """Start a read-ahead, unless enough is cached, the queue ends or there is no room."""
         if not self._reads.may_read_ahead:
             return
         at, run_messages_max = position.next_offset, self._options.run_messages_max

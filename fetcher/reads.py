@@ -1,4 +1,4 @@
-"""Gets runs: from the cache, from a read that is under way, or by a read of its own."""
+"""Source of runs: the cache, a read under way, or a new read."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,9 +18,9 @@ from provider.ranges import QueueOffset
 
 
 class RunReads:
-    """Owns the cache and the tasks that read, from `open` to `close`.
+    """Owner of the cache and of the tasks that read, from `open` to `close`.
 
-    Every read is one task, and continues when the calls that wait for it are cancelled.
+    Every read is one task. It continues if the calls that wait for it are cancelled.
     """
 
     def __init__(self, options: FetcherOptions, clock: Clock) -> None:
@@ -44,17 +44,17 @@ class RunReads:
 
     @property
     def is_open(self) -> bool:
-        """Whether reads can begin."""
+        """Whether reads can start."""
         return self._is_open
 
     async def open(self) -> None:
-        """Begin to serve, once."""
+        """Start the task group and the expiry of old runs. Can be called once."""
         await self._group.__aenter__()
         self._is_open = True
         self._start(self._expire())
 
     async def close(self) -> None:
-        """Cancel the reads and wait for their end; calls that wait for one get `Closed`.
+        """Cancel the reads and wait for their end. Calls that wait for a read raise `Closed`.
 
         Idempotent.
         """
@@ -63,21 +63,24 @@ class RunReads:
         self._is_open = False
         for task in self._tasks:
             task.cancel()
-        # Not told about the error of the caller's block, the group does not wrap it.
+        # Without arguments, the group does not wrap an error of the caller's block.
         await self._group.__aexit__(None, None, None)
         self._cache.clear()
 
     def forget(self, queue: QueueId) -> None:
-        """Drop what is cached of a queue, and let no call join the reads of it under way."""
+        """Drop the cached runs of a queue. No later call joins a read of it under way."""
         self._cache.forget(queue)
         self._flights.forget(queue)
 
     def has_beyond(self, queue: QueueId, end: int) -> bool:
-        """Whether offsets from `end` on were cached: if it is the queue's end, it went back."""
+        """Whether offsets from `end` on were cached.
+
+        If `end` is the present end of the queue, its tail was truncated.
+        """
         return self._cache.end_seen(queue) > end
 
     def cached(self, key: CacheKey, offset: int, now_s: float) -> CachedRun | None:
-        """The run that covers `offset` if it is cached, preferably one of all messages."""
+        """Return the cached run that covers `offset`, preferably one of all messages; or None."""
         run = self._cache.find(key.whole, offset, now_s)
         if run is None and key.subscription is not None:
             run = self._cache.find(key, offset, now_s)
@@ -86,14 +89,16 @@ class RunReads:
     async def run_at(
         self, queue: TierQueue, key: CacheKey, offset: int, end: int, *, messages: int
     ) -> CachedRun:
-        """The run that covers `offset`.
+        """Return the run that covers `offset`.
 
-        No request if it is cached or on its way, else one read of up to `messages` wanted ones
-        of `[offset, end)`, which has no gap. Cancelling this does not stop a read.
+        Costs no request if the run is cached or being read. Otherwise starts one read of up to
+        `messages` wanted messages of `[offset, end)`, which must have no gap. Cancelling does not
+        stop a read.
 
         Raises:
             Closed: the fetcher was closed.
-            And what `load_runs` raises.
+            OutOfRange: the queue was forgotten or truncated meanwhile.
+            StoreError: as `load_runs`.
         """
         while True:
             now_s = self._clock.monotonic_s()
@@ -119,12 +124,12 @@ class RunReads:
 
     @property
     def may_read_ahead(self) -> bool:
-        """Whether another read ahead may begin now."""
+        """Whether another read-ahead may start now."""
         return self._is_open and self._flights.ahead < self._options.prefetches_max
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that reading ahead may still take: half of the cache, less what is unread."""
+        """Bytes left for read-ahead: half of the cache, minus unread runs and bytes in flight."""
         unread = self._cache.unread_bytes + self._budget.in_use
         return self._options.cache_bytes_max // 2 - unread
 
@@ -138,13 +143,16 @@ class RunReads:
         *,
         messages: int,
     ) -> None:
-        """Begin to read `[start, end)` before `position` comes there. Returns at once."""
+        """Start to read `[start, end)` ahead of `position`. Returns at once."""
         self._prefetches += 1
         position.reading_ahead(end)
         self._begin(queue, Flight(key, start, end, position), messages)
 
     def frontier(self, key: CacheKey, offset: int, far: int) -> int:
-        """How far from `offset` on all is cached or on its way, up to about `far`."""
+        """Return the offset up to which all from `offset` on is cached or being read.
+
+        Stops at the first run that ends at or after `far`.
+        """
         whole = key.whole
         at = offset
         while at < far:
@@ -158,7 +166,7 @@ class RunReads:
         return at
 
     def counts(self) -> dict[str, int]:
-        """The fields of `FetcherStatistics` that are about reads and the cache."""
+        """Return the fields of `FetcherStatistics` for reads and the cache."""
         return {
             "runs_read": self._runs_read,
             "bytes_read": self._bytes_read,
@@ -182,12 +190,12 @@ class RunReads:
         assert self._flights.ahead <= self._options.prefetches_max
 
     def _flight_at(self, key: CacheKey, offset: int) -> Flight | None:
-        """The read under way that covers `offset`, preferably one of all messages."""
+        """Return the read under way that covers `offset`, preferably one of all messages."""
         whole = key.whole
         return self._flights.find(whole, offset) or self._flights.find(key, offset)
 
     def _begin(self, queue: TierQueue, flight: Flight, messages: int) -> Flight:
-        """Start a read that ends where something cached, or another read, begins."""
+        """Start a read. It ends before the next cached run and the next read under way."""
         start = flight.start
         for key in (flight.key, flight.key.whole):
             for known in (self._cache.next_first(key, start), self._flights.next_start(key, start)):
@@ -201,7 +209,7 @@ class RunReads:
     def _begin_demand(
         self, queue: TierQueue, key: CacheKey, start: int, end: int, messages: int
     ) -> Flight:
-        """Start what a call waits for: one read, or two side by side where an object ends."""
+        """Start a demand read, or two concurrent ones if a large object ends in the range."""
         cut = end
         if key.subscription is None and self._options.cache_enabled:
             cut = self._large_object_end(queue, key, start, end)
@@ -212,9 +220,10 @@ class RunReads:
         return flight
 
     def _large_object_end(self, queue: TierQueue, key: CacheKey, start: int, end: int) -> int:
-        """The last place in `(start, end)` where an object ends behind many bytes; else `end`.
+        """Return the last end of an object in `(start, end)` that is far enough; else `end`.
 
-        A read that ends there asks for units and records at once.
+        "Far enough" is `ALONE_BYTES_MIN` bytes of the log after `start`. A read that ends with an
+        object requests units and records in one round.
         """
         ends = queue.object_ends(QueueOffset(start), QueueOffset(end))
         before = self._log_position(queue, key, start)
@@ -224,7 +233,7 @@ class RunReads:
         return ends[-1]
 
     def _log_position(self, queue: TierQueue, key: CacheKey, offset: int) -> int | None:
-        """Where in the log a message begins, by the metadata or by the run before it."""
+        """Return the log position of a message, from the metadata or the run before it; or None."""
         position = queue.log_position(QueueOffset(offset))
         return self._cache.log_end_before(key, offset) if position is None else position
 
@@ -234,7 +243,7 @@ class RunReads:
         task.add_done_callback(self._tasks.discard)
 
     async def _fly(self, queue: TierQueue, flight: Flight, messages: int) -> None:
-        """Carry out one read; its outcome is left in the flight for the calls that wait."""
+        """Run one read, and store its outcome in the flight for the waiting calls."""
         try:
             if flight.ahead_of is not None:
                 flight.runs = await self._load(queue, flight, messages)
@@ -255,7 +264,7 @@ class RunReads:
 
     async def _load(self, queue: TierQueue, flight: Flight, messages: int) -> tuple[CachedRun, ...]:
         granted = await self._messages.acquire(flight, flight.end - flight.start)
-        try:  # whoever has bytes has messages, so that nobody waits for what one has who waits
+        try:  # always acquire messages before bytes: a fixed order rules out a deadlock
             runs = await self._verified(queue, flight, messages)
         finally:
             self._messages.release(granted)
@@ -266,9 +275,9 @@ class RunReads:
     async def _verified(
         self, queue: TierQueue, flight: Flight, messages: int
     ) -> tuple[CachedRun, ...]:
-        """The runs of a flight, with one more try past caches if a cache served damage.
+        """Load the runs of a flight; retry once past caches if a cache returned damaged bytes.
 
-        Caches on disk keep what was read only if it was verified and all of it is sound.
+        Disk caches keep the bytes of this read only if all of them passed verification.
         """
         with cache_use() as use:
 
@@ -300,7 +309,7 @@ class RunReads:
             _shrink_windows(self._cache.add(run, now_s), now_s)
 
     async def _expire(self) -> None:
-        """Drop old runs also while there are no calls."""
+        """Drop old runs periodically, also without calls."""
         while True:
             await self._clock.sleep(max(self._options.cache_age_s_max / 2, 0.1))
             now_s = self._clock.monotonic_s()
@@ -308,7 +317,7 @@ class RunReads:
 
 
 def _shrink_windows(wasted: list[CachedRun], now_s: float) -> None:
-    """Halve the windows of the groups for which these runs were read in vain."""
+    """Halve the windows of the groups for which these unused runs were read ahead."""
     for run in wasted:
         if run.ahead_of is not None:
             run.ahead_of.shrink(now_s)

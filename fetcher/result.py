@@ -1,4 +1,4 @@
-"""What a fetch answers: RocketMQ's statuses, offsets, and messages as views of cached runs."""
+"""Result of a fetch: RocketMQ's statuses, offsets, and messages as views of cached runs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from provider.ranges import QueueOffset
 
 
 def refuse_bounds(offset: int, messages_max: int, bytes_max: int | None) -> None:
-    """Refuse bounds of a read that mean nothing. Pure.
+    """Validate the bounds of a read. Pure. `bytes_max` 0 is valid and takes one message.
 
     Raises:
-        ValueError: one is no whole number, `messages_max` is not positive, or `bytes_max` is
-            negative; 0 takes one message.
+        ValueError: a bound is not an integer, `messages_max` is not positive, or `bytes_max` is
+            negative.
     """
     is_plain = type(offset) is int and type(messages_max) is int and bytes_max is None
     if is_plain and messages_max > 0:
-        return  # as nearly always, a few calls sooner
+        return  # fast path of nearly all calls
     whole_number("offset", offset)
     if whole_number("messages_max", messages_max) <= 0:
         raise ValueError(f"messages_max must be positive, not {messages_max}")
@@ -33,7 +33,7 @@ def refuse_bounds(offset: int, messages_max: int, bytes_max: int | None) -> None
 
 
 class FetchStatus(Enum):
-    """RocketMQ's GetMessageStatus."""
+    """Status of a read, with the names of RocketMQ's GetMessageStatus."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -48,7 +48,7 @@ class FetchStatus(Enum):
 
 
 class Selection(NamedTuple):
-    """Some messages of one run: `start` to `stop`, or those at `indices`."""
+    """Selected messages of one run: `start` to `stop`, or `indices` if given."""
 
     run: CachedRun
     start: int
@@ -57,16 +57,16 @@ class Selection(NamedTuple):
 
     @property
     def picked(self) -> slice | NDArray[np.int64]:
-        """What to index the run's columns with."""
+        """Index into the run's columns."""
         return slice(self.start, self.stop) if self.indices is None else self.indices
 
 
 class FetchedMessages:
-    """A sequence of stored records in queue order; nothing is touched until it is asked for.
+    """Lazy sequence of stored records in queue order.
 
-    Iterating gives read-only views; bytes 28..35 of each are its position in the queue's tier
-    CommitLog. A view keeps alive the run that it lies in, up to `FetcherOptions.run_bytes_max`:
-    copy what is to be kept for long. `decode` gives messages with fields, which are copies.
+    Iteration yields read-only views. Bytes 28..35 of each are its position in the queue's tier
+    CommitLog. A view keeps its whole run in memory, up to `FetcherOptions.run_bytes_max` bytes:
+    copy views that are kept for long. `decode` yields messages with fields, which are copies.
     """
 
     __slots__ = ("_count", "selections")
@@ -103,14 +103,14 @@ class FetchedMessages:
         raise AssertionError("the selections hold `count` messages")
 
     def decode(self) -> Iterator[StoredMessage]:
-        """The messages with their fields: topic, body, tags, keys, times, hosts.
+        """Iterate over the messages with their fields: topic, body, tags, keys, times, hosts.
 
-        About 0.5 us a message of 1 KiB, and 0.1 us for each field that is read. A message holds
-        a copy of its record, of `message.size` bytes, and keeps nothing else alive.
+        Costs about 0.5 us for a message of 1 KiB, and 0.1 us for each field that is read. A
+        message holds a copy of its record, `message.size` bytes, and keeps nothing else in memory.
 
         Raises:
-            Corrupt: while iterating, in place of the first message whose record contradicts the
-                format inside; names queue and position. The messages before it were given.
+            Corrupt: raised during iteration at the first record with an invalid format, after the
+                messages before it. The error has queue and position.
         """
         return chain.from_iterable(part.run.decode(part.picked) for part in self.selections)
 
@@ -136,7 +136,7 @@ class FetchedMessages:
 
     @property
     def bytes(self) -> int:
-        """Length of all records together."""
+        """Length of all records together, in bytes."""
         total = 0
         for run, start, stop, indices in self.selections:
             if indices is None:
@@ -157,25 +157,26 @@ NO_MESSAGES = FetchedMessages()
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """RocketMQ's GetMessageResult."""
+    """Result of a read, as RocketMQ's GetMessageResult."""
 
     status: FetchStatus
     next_offset: QueueOffset
-    """Where to read on."""
+    """Offset of the next read."""
     min_offset: QueueOffset
     """First offset of the queue in the tier; 0 if there is no such queue."""
     max_offset: QueueOffset
-    """The queue's commit offset; 0 if there is no such queue."""
+    """Commit offset of the queue; 0 if there is no such queue."""
     messages: FetchedMessages = NO_MESSAGES
 
 
 def offset_status(
     offset: QueueOffset, minimum: QueueOffset, maximum: QueueOffset
 ) -> tuple[FetchStatus, QueueOffset]:
-    """RocketMQ's first conditions in order, with the next offset; FOUND: go and read. Pure.
+    """Return the status and next offset by RocketMQ's first conditions. Pure.
 
-    `minimum` and `maximum` are the tier's first offset and commit offset. A queue that begins at
-    100 and has nothing yet has both at 100, and counts as one that has messages.
+    FOUND means that the offset can be read. `minimum` and `maximum` are the tier's first offset
+    and commit offset. An empty queue that begins at 100 has both at 100, and counts as a queue
+    with messages.
     """
     if maximum <= 0:
         return FetchStatus.NO_MESSAGE_IN_QUEUE, offset

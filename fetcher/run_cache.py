@@ -1,6 +1,6 @@
 """Runs, and their cache, bounded by the bytes that they occupy (decision 0010).
 
-A run is consecutive messages of a queue, or those of them with certain tags, in one buffer.
+A run holds consecutive messages of a queue, or those with certain tags, in one buffer.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,32 +25,32 @@ from provider.object_store import Buffer
 from provider.ranges import QueueOffset
 
 RUN_BYTES = 1024
-"""Memory of a run beside its messages."""
+"""Bytes of memory of a run without its messages."""
 TAGS_KEPT_MAX = 4096
-"""Tags whose hashes are kept in memory."""
+"""Most tags whose hashes are cached."""
 REPLACEMENT = "\ufffd"
 
 _hash_of = lru_cache(TAGS_KEPT_MAX)(tag_hash)
 
 
 class CacheKey(NamedTuple):
-    """Runs that continue each other: those of a queue, complete or with certain tags only."""
+    """Key of runs that continue each other: a queue's runs, whole or with certain tags only."""
 
     queue: QueueId
     subscription: Subscription | None
     generation: int = 0
-    """The queue's when it was read: a cut ends it, and what was read before is of no use."""
+    """Generation of the queue at the read. A tail truncation raises it and invalidates runs."""
 
     @property
     def whole(self) -> "CacheKey":
-        """The key of the runs that have every message."""
+        """Key of the runs that have every message."""
         return CacheKey(self.queue, None, self.generation)
 
 
 class CachedRun:
-    """What is known of the offsets `[first, end)`: complete records as columns over one buffer.
+    """Messages of the offsets `[first, end)`: complete records as columns over one buffer.
 
-    R1  `offsets` ascends inside `[first, end)`; without a subscription it is all of them.
+    R1  `offsets` ascends inside `[first, end)`. Without a subscription it has every offset.
     R2  Every record lies in `data`, and `size_before[i]` is the sum of the sizes before message i.
     """
 
@@ -75,20 +75,20 @@ class CachedRun:
         contents: Contents | None = None,
         ahead_of: GroupPosition | None = None,
     ) -> None:
-        """A run of records that were judged.
+        """Create a run of validated records.
 
         Args:
-            key: whose messages these are.
-            first: the first offset that is known.
-            end: the first offset after it that is not.
-            data: has the records.
-            offsets: queue offset of each.
-            starts: first byte of each in `data`.
-            sizes: length of each in bytes.
+            key: queue and subscription of the messages.
+            first: first offset that the run covers.
+            end: offset after the last one that it covers.
+            data: buffer of the records.
+            offsets: queue offset of each message.
+            starts: first byte of each record in `data`.
+            sizes: length of each record in bytes.
             tag_hashes: the low 32 bits of each unit's tags code.
-            odd_codes: which units hold something else than a hash of tags; None: none of them.
-            contents: what `verify_contents` found; None if it was not asked.
-            ahead_of: for whom the run was read ahead; None if a call waited for it.
+            odd_codes: mask of units whose tags code is not a hash of tags; None: no such unit.
+            contents: result of `verify_contents`; None if it was not called.
+            ahead_of: position of the group that the run was read ahead for; None for a demand read.
         """
         self.key = key
         self.first = first
@@ -100,13 +100,13 @@ class CachedRun:
         self.tag_hashes = tag_hashes
         sums = np.zeros(len(sizes) + 1, np.int64)
         np.cumsum(sizes, out=sums[1:])
-        self.size_before: memoryview[int] = sums.data  # a view's scalars are plain ints, and fast
+        self.size_before: memoryview[int] = sums.data  # a view returns plain ints, which are faster
         odd_bytes = 0 if odd_codes is None else len(odd_codes)
         self.nbytes = _pinned_bytes(self.data) + COLUMN_BYTES * len(starts) + odd_bytes + RUN_BYTES
-        """Bytes that the run keeps in memory."""
+        """Bytes of memory that the run keeps alive."""
         self.ahead_of = ahead_of
         self.unread = True
-        """Not served yet. This and the next are kept up to date by `RunCache`."""
+        """Whether the run was not served yet. `RunCache` maintains this and the next attribute."""
         self.last_used_s = 0.0
         self._decoder: MessageDecoder | None = None
         self._contents = contents
@@ -121,12 +121,12 @@ class CachedRun:
 
     @property
     def has_all(self) -> bool:
-        """Whether it has every message of `[first, end)`, and so serves any subscription."""
+        """Whether the run has every message of `[first, end)`, and so serves any subscription."""
         return self.key.subscription is None
 
     @property
     def log_end(self) -> int | None:
-        """Log position behind the last message; None if the run has none."""
+        """Log position after the last message; None if the run has no message."""
         if not len(self):
             return None
         record = int(self.starts[-1])
@@ -134,9 +134,9 @@ class CachedRun:
         return int.from_bytes(place, "big") + int(self.sizes[-1])
 
     def cut(self, start: int, stop: int, bytes_max: int) -> int:
-        """Where to stop so that message `start` to the one before hold `bytes_max`, or just more.
+        """Return the index after the message that reaches `bytes_max`, counted from `start`.
 
-        The last message taken is the one that reaches it; never more than `stop`. O(log n).
+        Returns at most `stop`. O(log n).
         """
         before = self.size_before
         wanted = before[start] + bytes_max
@@ -145,7 +145,7 @@ class CachedRun:
         return bisect_left(before, wanted, start + 1, stop)
 
     def decode(self, picked: slice | NDArray[np.int64]) -> Iterator[StoredMessage]:
-        """Messages of the run; the first call checks all of them together."""
+        """Iterate over messages of the run. The first call validates all of them together."""
         if self._decoder is None:
             path = f"{self.key.queue}/COMMIT_LOG"
             self._decoder = MessageDecoder(
@@ -154,11 +154,11 @@ class CachedRun:
         return self._decoder.messages(picked)
 
     def first_untrue_tag(self, start: int, stop: int) -> int:
-        """The first of messages `start` to `stop` whose tags are not those of its unit, or `stop`.
+        """Return the first message of `start` to `stop` whose tags contradict its unit, or `stop`.
 
-        Compared once, at the first filtered read of the run, some 0.7 us a message; and not at all
-        if the run was not verified. A unit whose code is no hash of tags (of delayed messages it is
-        a time) cannot be compared, nor tags that are not UTF-8.
+        The first filtered read of a run compares all messages, about 0.7 us each; later calls use
+        the result. A run that was not verified is not compared. A unit whose tags code is not a
+        hash (of a delayed message it is a time) is not compared, nor are tags that are not UTF-8.
         """
         if self._contents is None:
             return stop
@@ -168,7 +168,7 @@ class CachedRun:
         return min([stop, *self._untrue_tags[place : place + 1].tolist()])
 
     def _compare_tags(self) -> NDArray[np.int64]:
-        """Which messages have other tags than their units say, in order."""
+        """Return the indices of messages whose tags contradict their units, ascending."""
         tags = [message.tags for message in self.decode(slice(0, len(self)))]
         untrue = np.fromiter(map(_hash_of, tags), np.int32, len(tags)) != self.tag_hashes
         if self._odd_codes is not None:
@@ -191,39 +191,39 @@ class CachedRun:
 
 
 def _pinned_bytes(view: memoryview) -> int:
-    """What a view keeps alive, which may be more than it shows."""
+    """Return the bytes of memory that a view keeps alive, which may exceed its length."""
     base = view.obj
     kept = _memory_of(base) if isinstance(base, np.ndarray) else memoryview(base).nbytes
     return max(view.nbytes, kept)
 
 
 def _memory_of(array: NDArray[Any]) -> int:
-    """The bytes of the array that has the memory of this one, which may be a view."""
+    """Return the bytes of the array that owns the memory of this one."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array.nbytes
 
 
 def compact(data: Buffer) -> Buffer:
-    """`data`, copied if it is a small part of something larger that it would keep alive."""
+    """Return `data`, copied if it keeps over a quarter more memory alive than its length."""
     view = memoryview(data)
     return bytes(view) if _pinned_bytes(view) > view.nbytes + (view.nbytes >> 2) else view
 
 
 class SortedRuns:
-    """The runs of one key by first offset. A look-up costs O(log n)."""
+    """Runs of one key, sorted by first offset. A look-up costs O(log n)."""
 
     __slots__ = ("_firsts", "_runs")
 
     def __init__(self) -> None:
-        self._firsts: list[int] = []  # beside the runs, because bisecting it is faster
+        self._firsts: list[int] = []  # separate from the runs, because bisection is faster
         self._runs: list[CachedRun] = []
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def at(self, offset: int) -> CachedRun | None:
-        """The run that covers `offset`."""
+        """Return the run that covers `offset`; None if there is none."""
         index = bisect_right(self._firsts, offset) - 1
         if index < 0:
             return None
@@ -231,23 +231,23 @@ class SortedRuns:
         return run if offset < run.end else None
 
     def next_first(self, offset: int) -> int | None:
-        """Where the next run after `offset` begins."""
+        """Return the first offset of the next run after `offset`; None if there is none."""
         index = bisect_right(self._firsts, offset)
         return self._firsts[index] if index < len(self._firsts) else None
 
     def beginning_at(self, first: int) -> CachedRun | None:
-        """The run whose first offset is `first`."""
+        """Return the run whose first offset is `first`; None if there is none."""
         run = self.at(first)
         return run if run is not None and run.first == first else None
 
     def insert(self, run: CachedRun) -> None:
-        """Add a run; none with the same first offset may be there."""
+        """Add a run. Its first offset must be new."""
         index = bisect_left(self._firsts, run.first)
         self._firsts.insert(index, run.first)
         self._runs.insert(index, run)
 
     def remove(self, run: CachedRun) -> None:
-        """Take out a run that is there."""
+        """Remove a run, which must be present."""
         index = bisect_left(self._firsts, run.first)
         assert self._runs[index] is run, "first offsets are unique"
         del self._firsts[index], self._runs[index]
@@ -261,7 +261,7 @@ _NO_RUNS = SortedRuns()
 
 
 class RunCache:
-    """Runs by queue, subscription and offset. No method waits; a look-up costs O(log n).
+    """Cache of runs by queue, subscription and offset. No method waits; a look-up is O(log n).
 
     I1  `bytes_held` is the sum of `nbytes` over the runs held, and at most `bytes_max`.
     I2  `unread_bytes` is that sum over the runs that were read ahead and not served yet.
@@ -286,10 +286,10 @@ class RunCache:
         return f"<RunCache: {len(self)} runs, {self.bytes_held} of {self._bytes_max} bytes>"
 
     def find(self, key: CacheKey, offset: int, now_s: float) -> CachedRun | None:
-        """The run of `key` that covers `offset`; counts as a use of it."""
+        """Return the run of `key` that covers `offset`, and mark it as used; None without one."""
         run = self._sorted.get(key, _NO_RUNS).at(offset)
         if run is None or now_s - run.last_used_s > self._age_s_max:
-            return None  # one that is too old is dropped by the next `expire`
+            return None  # the next `expire` drops a run that is too old
         run.last_used_s = now_s
         self._by_use.move_to_end(run)
         if run.unread:
@@ -300,27 +300,27 @@ class RunCache:
         return run
 
     def end_of(self, key: CacheKey, offset: int) -> int | None:
-        """The end of the run that covers `offset`, without using it; None if there is none."""
+        """Return the end of the run that covers `offset`, without a use; None if there is none."""
         run = self._sorted.get(key, _NO_RUNS).at(offset)
         return None if run is None else run.end
 
     def log_end_before(self, key: CacheKey, offset: int) -> int | None:
-        """Log position behind the run of all messages that ends at `offset`, if there is one."""
+        """Return the log position after the whole run that ends at `offset`; None without one."""
         run = self._sorted.get(key.whole, _NO_RUNS).at(offset - 1)
         return run.log_end if run is not None and run.end == offset else None
 
     def next_first(self, key: CacheKey, offset: int) -> int | None:
-        """First offset of the next run of the key after `offset`."""
+        """Return the first offset of the next run of `key` after `offset`; None without one."""
         return self._sorted.get(key, _NO_RUNS).next_first(offset)
 
     def end_seen(self, queue: QueueId) -> int:
-        """The highest end of a run that was cached of a queue; 0 if there was none."""
+        """Return the highest end of any run cached of a queue so far; 0 if there was none."""
         return self._ends.get(queue, 0)
 
     def add(self, run: CachedRun, now_s: float) -> list[CachedRun]:
-        """Keep a run; returns the runs read ahead in vain that were dropped to make room.
+        """Add a run. Return the runs that were read ahead but never used, and dropped for room.
 
-        One that is larger than the cache is not kept, nor one that a kept run contains.
+        A run is not added if it is larger than the cache or if a cached run contains it.
         """
         if run.nbytes > self._bytes_max:
             return []
@@ -343,7 +343,7 @@ class RunCache:
         return wasted
 
     def expire(self, now_s: float) -> list[CachedRun]:
-        """Drop what is too old; returns the runs among it that were read ahead in vain."""
+        """Drop old runs. Return those that were read ahead but never used."""
         wasted: list[CachedRun] = []
         while self._by_use:
             run = next(iter(self._by_use))
@@ -378,7 +378,7 @@ class RunCache:
             run.check()
 
     def _drop(self, run: CachedRun) -> list[CachedRun]:
-        """Drop one run; returns it if it was read ahead in vain."""
+        """Drop one run. Return it if it was read ahead but never used."""
         del self._by_use[run]
         runs = self._sorted[run.key]
         runs.remove(run)

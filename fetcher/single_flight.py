@@ -1,4 +1,4 @@
-"""Reads under way: one for each run, however many calls wait for it, and none of them owns it."""
+"""Reads under way: one for each run, shared by all calls that wait for it and owned by none."""
 
 import asyncio
 from collections import defaultdict
@@ -10,7 +10,7 @@ from fetcher.window import GroupPosition
 
 
 class Flight:
-    """One read of `[start, end)` of a key; `end` may come out lower once the sizes are known."""
+    """One read of `[start, end)` of a key. `end` may become lower once the sizes are known."""
 
     __slots__ = (
         "ahead_of", "done", "end", "error", "is_stale", "is_wanted", "key", "log_start", "runs",
@@ -20,24 +20,24 @@ class Flight:
     def __init__(
         self, key: CacheKey, start: int, end: int, ahead_of: GroupPosition | None = None
     ) -> None:
-        """`ahead_of`: for whom it is read ahead; None if a call waits for it from the start."""
+        """Create a read. `ahead_of` is the position to read ahead of; None for a demand read."""
         self.key = key
         self.start = start
         self.end = end
         self.ahead_of = ahead_of
         self.log_start: int | None = None
-        """Where in the log its first message begins; None if that is not known."""
+        """Log position of the first message; None if unknown."""
         self.is_wanted = ahead_of is None
-        """A call waits for it, or did."""
+        """Whether a call waits or waited for this read."""
         self.is_stale = False
-        """The queue was forgotten meanwhile: the outcome is of no use."""
+        """Whether the queue was forgotten meanwhile, so that the outcome is discarded."""
         self.runs: tuple[CachedRun, ...] = ()
-        """What was read, from `start` on without a hole."""
+        """Runs read so far, contiguous from `start`."""
         self.error: Exception | None = None
         self.done = asyncio.Event()
 
     def run_at(self, offset: int) -> CachedRun | None:
-        """The run that covers `offset`, if the read came so far."""
+        """Return the run that covers `offset`; None if the read did not reach it."""
         return next((run for run in self.runs if run.first <= offset < run.end), None)
 
     def __repr__(self) -> str:
@@ -46,10 +46,10 @@ class Flight:
 
 
 class Flights:
-    """All reads under way. A look-up is linear in the few reads of one key.
+    """Registry of the reads under way. A look-up is linear in the few reads of one key.
 
     F1  At most one read of a key covers an offset.
-    F2  A read is findable from `begin` to `end` or `forget`, and `len` counts it until `end`.
+    F2  A read is registered from `begin` to `end` or `forget`, and `len` counts it until `end`.
     """
 
     def __init__(self) -> None:
@@ -62,17 +62,17 @@ class Flights:
 
     @property
     def ahead(self) -> int:
-        """How many were begun as read-ahead."""
+        """Number of reads that started as read-ahead."""
         return self._ahead
 
     def begin(self, flight: Flight) -> None:
-        """Make a read findable."""
+        """Register a read."""
         self._by_key.setdefault(flight.key, []).append(flight)
         self._count += 1
         self._ahead += flight.ahead_of is not None
 
     def end(self, flight: Flight) -> None:
-        """Wake the calls that wait. The flight's outcome must be set."""
+        """Remove a read and wake the waiting calls. The flight's outcome must be set."""
         flights = self._by_key.get(flight.key, [])
         if flight in flights:
             flights.remove(flight)
@@ -83,20 +83,20 @@ class Flights:
         flight.done.set()
 
     def forget(self, queue: QueueId) -> None:
-        """Make the reads of a queue unfindable; they come to their end by themselves."""
+        """Remove the reads of a queue and mark them stale. They continue to their end."""
         for key in [key for key in self._by_key if key.queue == queue]:
             for flight in self._by_key.pop(key):
                 flight.is_stale = True
 
     def find(self, key: CacheKey, offset: int) -> Flight | None:
-        """The read under way that will cover `offset`."""
+        """Return the read under way that covers `offset`; None if there is none."""
         for flight in self._by_key.get(key, ()):
             if flight.start <= offset < flight.end:
                 return flight
         return None
 
     def next_start(self, key: CacheKey, offset: int) -> int | None:
-        """Where the next read under way after `offset` begins."""
+        """Return the start of the next read under way after `offset`; None if there is none."""
         starts = (one.start for one in self._by_key.get(key, ()) if one.start > offset)
         return min(starts, default=None)
 
@@ -114,12 +114,12 @@ class Flights:
 
 
 class ReadBudget:
-    """Bytes, or messages, that may be read at once, demand before read-ahead.
+    """Budget of bytes, or messages, of concurrent reads; demand before read-ahead.
 
-    A read that is larger than the budget takes all of it. Cancelling a wait gives up its place.
+    A read larger than the budget takes all of it. Cancelling a wait gives up its place.
 
-    B1  What is free and what was granted and not given back make up the budget.
-    B2  A read waits only while some of it is in use, so that a `release` is to come.
+    B1  The budget is the sum of the free part and of all grants that were not released.
+    B2  A read waits only while some of the budget is in use, so that a `release` will follow.
     """
 
     def __init__(self, most: int) -> None:
@@ -129,11 +129,11 @@ class ReadBudget:
 
     @property
     def in_use(self) -> int:
-        """What was granted and not given back."""
+        """Amount granted and not released."""
         return self._most - self._free
 
     async def acquire(self, flight: Flight, wanted: int) -> int:
-        """Wait for room; returns what to give back."""
+        """Wait for room. Return the granted amount, which the caller must `release`."""
         count = min(wanted, self._most)
         if not self._waiting and count <= self._free:
             self._free -= count
@@ -150,7 +150,7 @@ class ReadBudget:
         return count
 
     def release(self, count: int) -> None:
-        """Give back what `acquire` returned."""
+        """Release an amount that `acquire` returned."""
         self._free += count
         self._grant()
 
@@ -160,7 +160,7 @@ class ReadBudget:
         assert not self._waiting or self.in_use > 0, "B2"
 
     def _grant(self) -> None:
-        """Let reads in, in their turn, until one does not fit."""
+        """Grant waiting reads in order until one does not fit."""
         for granted in self._turns():
             count = self._waiting[granted][1]
             if count > self._free:
@@ -170,7 +170,7 @@ class ReadBudget:
             granted.set()
 
     def _turns(self) -> list[asyncio.Event]:
-        """Who waits: demand before read-ahead, else in order of arrival."""
+        """Return the waiting reads: demand before read-ahead, then by arrival."""
         ranks: defaultdict[bool, list[asyncio.Event]] = defaultdict(list)
         for granted, (flight, _) in self._waiting.items():
             ranks[flight.is_wanted].append(granted)

@@ -1,4 +1,4 @@
-"""What the fetcher needs from a tier, and nothing more."""
+"""Port of the fetcher: a tier, and one queue of it for reading."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,97 +12,101 @@ from provider.ranges import ByteRange, QueueOffset
 
 
 class TierQueue(Protocol):
-    """The published messages of one queue: `[min_offset, next_offset)` without the gaps."""
+    """Published messages of one queue: `[min_offset, next_offset)` without the gaps."""
 
     @property
     def id(self) -> QueueId:
-        """Which queue it is."""
+        """Topic and id of the queue."""
         ...
 
     @property
     def generation(self) -> int:
-        """Raised when published messages were taken away again, and others may follow."""
+        """Counter of tail truncations: other messages may follow at the same offsets."""
         ...
 
     @property
     def min_offset(self) -> QueueOffset:
-        """First offset that can be read."""
+        """First readable offset."""
         ...
 
     @property
     def next_offset(self) -> QueueOffset:
-        """The commit offset: the one after the last that can be read."""
+        """Commit offset: the offset after the last readable message."""
         ...
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Offsets in between that were lost before they could be tiered, in order."""
+        """Ranges of offsets that were lost before they were tiered, ascending."""
         ...
 
     async def stretch_by_time(
         self, moment_ms: int, boundary: Boundary, low: QueueOffset, high: QueueOffset
     ) -> TimeStretch | None:
-        """Where among `[low, high)` to look for a moment: `time_stretch.stretch_by_time`.
+        """Find the part of `[low, high)` that has the messages around `moment_ms`, Unix ms.
 
-        Costs a request for each of at most two manifests that are not cached. Errors as `units`.
+        Returns None if no message of the range qualifies. Costs a request for each of at most two
+        manifests that are not cached. Errors as `units`.
         """
         ...
 
     async def units(self, start: QueueOffset, end: QueueOffset, *, verified: bool = False) -> Units:
-        """The units of exactly `[start, end)`, which touches no gap. One request per segment.
+        """Read the units of exactly `[start, end)`, which touches no gap. One request per segment.
 
-        `verified`: only if the checksum that was published with them proves each bit; Corrupt
-        else. It covers up to `tieredStoreExtentMaxSize` bytes, which are read whole for it. A tier
-        that RocketMQ's own store wrote has none, so that nothing is compared there.
+        With `verified`, compares the published checksums of the extents, each of up to
+        `tieredStoreExtentMaxSize` bytes, and reads these extents whole. A tier that RocketMQ's own
+        store wrote has no checksums, so nothing is compared there.
 
         Raises:
-            OutOfRange: some of them are not published.
-            NotFound: an object went meanwhile; refresh the metadata and look again, once.
-            Unavailable: try again.
-            Corrupt: the bytes contradict the format.
+            OutOfRange: some units are not published.
+            NotFound: an object was deleted meanwhile. Refresh the metadata and retry once.
+            Unavailable: the storage did not respond; retry.
+            Corrupt: the bytes contradict the format, or a checksum differs.
         """
         ...
 
     def log_position(self, offset: QueueOffset) -> int | None:
-        """Where in the log the message at `offset` begins; at the queue's end, where the log ends.
+        """Return the log position of the message at `offset`; at the queue's end, the log's end.
 
-        None where no metadata at hand say so. No request.
+        Returns None if the metadata in memory do not have it. No request.
         """
         ...
 
     def object_ends(self, low: QueueOffset, high: QueueOffset) -> list[QueueOffset]:
-        """Offsets between `low` and `high` before which the bytes of an object end, in order.
+        """Return the offsets between `low` and `high` at which an object ends, ascending.
 
-        As far as metadata at hand say so. No request.
+        Includes only objects whose metadata are in memory. No request.
         """
         ...
 
     async def units_and_pieces(
         self, start: QueueOffset, end: QueueOffset, span: ByteRange
     ) -> tuple[Units, list[Buffer]]:
-        """As `units`, and as `log_pieces` of one range, in one round of requests."""
+        """Read units and one range of the CommitLog, as `log_pieces`, in one round of requests.
+
+        Errors as `units`.
+        """
         ...
 
     async def log(self, wanted: ByteRange) -> Buffer:
-        """Bytes of the CommitLog by log position, over any number of segments. As `units`."""
+        """Read a range of the CommitLog over any number of segments. Errors as `units`."""
         ...
 
     async def log_many(self, wanted: Sequence[ByteRange]) -> list[Buffer]:
-        """Several ranges of the CommitLog in one round of requests. As `units`."""
+        """Read ranges of the CommitLog in one round of requests. Errors as `units`."""
         ...
 
     async def log_pieces(self, wanted: Sequence[ByteRange]) -> list[list[Buffer]]:
-        """As `log_many`, each range as the buffers that storage gave, in order and not joined."""
+        """Read as `log_many`. Return for each range the buffers of the storage, in order."""
         ...
 
 
 class Tier(Protocol):
-    """All queues of a tier."""
+    """Queues of a tier, for reading."""
 
     def container(self, queue: QueueId) -> TierQueue | None:
-        """A queue for reading; None if the tier does not have it. No request."""
+        """Return a queue for reading; None if the tier does not have it. No request."""
         ...
 
     async def refresh(self) -> bool:
-        """Look for newer metadata, True if there was some; an owner knows all and says False."""
+        """Poll for newer metadata. Return whether there was some; always False for the owner."""
         ...

@@ -1,4 +1,4 @@
-"""What the fetcher did and holds, for operators and tests."""
+"""Statistics of the fetcher, for operators and tests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,32 +6,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FetcherStatistics:
-    """A snapshot; counters begin with the fetcher and never go back."""
+    """Counters since the fetcher was created, and present sizes. Counters never decrease."""
 
     hits: int
-    """Calls answered from the cache alone."""
+    """Calls served from the cache alone."""
     misses: int
     """Calls that waited for storage."""
     runs_read: int
     """Runs read from storage, read-ahead included."""
     bytes_read: int
-    """Bytes of records in them."""
+    """Bytes of the runs read."""
     reads_failed: int
-    """Reads of a run that ended with an error."""
+    """Reads that ended with an error."""
     prefetches: int
-    """Reads that began before a call waited for them."""
+    """Reads started as read-ahead."""
     prefetches_used: int
     """Runs read ahead that were served."""
     prefetches_wasted: int
     """Runs read ahead that were dropped unserved."""
     runs_held: int
     bytes_held: int
-    """What the cached runs occupy."""
+    """Bytes of memory of the cached runs."""
     unread_bytes: int
-    """The part of it that was read ahead and not served yet."""
+    """Bytes of `bytes_held` that were read ahead and not served yet."""
     reads_in_flight: int
     bytes_in_flight: int
     readers: int
-    """Windows kept."""
+    """Number of windows kept."""
     windows: Mapping[str, int]
-    """Messages that each group's next read ahead takes, by `topic/queue group`."""
+    """Messages of each group's next read-ahead, by `topic/queue group`."""

@@ -1,4 +1,4 @@
-"""Subscriptions by tag, decided on ConsumeQueue units before any record is read."""
+"""Subscriptions by tag, matched on ConsumeQueue units before any record is read."""
 
 import re
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ _SQL = re.compile(
     r"|(?i:\sis\s+(not\s+)?null\b|\sin\s*\(|\sbetween\s.+\sand\s|\slike\s+')",
     re.ASCII,
 )
-"""What an SQL92 filter has, and hardly any tag: words in capitals, or what is no plain text."""
+"""Pattern of SQL92 filters that hardly any tag matches: operators and keywords."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The tags that are wanted; at least one."""
+    """Wanted tags, at least one."""
 
     tags: frozenset[str]
     hashes: frozenset[int]
@@ -28,13 +28,13 @@ class Subscription:
 
 
 def parse_subscription(expression: str | None) -> Subscription | None:
-    """Read `TagA || TagB`; None for what means every message: None, "" and `*`.
+    """Parse `TagA || TagB`. Return None for every message: for None, "" and `*`.
 
-    Pieces are trimmed and empty ones dropped, as RocketMQ's FilterAPI does.
+    Tags are trimmed and empty ones dropped, as in RocketMQ's FilterAPI.
 
     Raises:
         ValueError: the expression consists of `||` and blanks; or it is an SQL92 filter, which as
-            a tag would match nothing, without a word; or it is no text, such as a list of tags.
+            a tag would silently match nothing; or it is not a `str`, such as a list of tags.
     """
     if expression is None:
         return None
@@ -61,10 +61,10 @@ def _parsed(expression: str) -> Subscription | None:
 
 
 def matching(tag_hashes: NDArray[np.int32], subscription: Subscription) -> NDArray[np.bool_]:
-    """Which messages' tags code is wanted, by its low 32 bits like RocketMQ's broker.
+    """Return a mask of the messages whose tags code is wanted, by its low 32 bits as in RocketMQ.
 
-    A collision of hashes lets a foreign tag through; RocketMQ leaves that to its client. O(n) for
-    each tag, some 2 ns a message.
+    A hash collision passes a foreign tag; RocketMQ leaves that to its client. O(n) for each tag,
+    about 2 ns a message.
     """
     hashes = iter(subscription.hashes)
     mask = tag_hashes == next(hashes)

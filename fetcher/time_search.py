@@ -1,4 +1,4 @@
-"""Search of the offset at a time: metadata, then units, then the heads of a few records."""
+"""Search for the offset at a time: by metadata, then units, then the heads of a few records."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,20 +21,22 @@ from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
 
 HEAD_BYTES = layout_of(BORN_HOST_V6).store_host
-"""Enough of any record for its store timestamp."""
+"""Bytes of a head: they contain the store timestamp of any record."""
 NEAR_BYTES = 16 << 10
-"""Bytes between two heads that are read too, to save a request ..."""
+"""Bytes between two heads that are read as well, to save a request. `RANGES_MAX` may raise it."""
 RANGES_MAX = 64
-"""... or more, so that one round has no more than about so many ranges."""
+"""Approximate limit of the ranges of one round. Beyond it, larger gaps are read as well."""
 
 
 async def load_store_timestamp(queue: TierQueue, offset: QueueOffset) -> int:
-    """Store timestamp of one message in Unix ms. Two requests, the second for under 100 bytes.
+    """Read the store timestamp of one message, Unix ms.
+
+    Costs two requests, the second for under 100 bytes.
 
     Raises:
         Corrupt: the message or its unit is damaged.
-        OutOfRange: it is not published any more.
-        Unavailable: try again.
+        OutOfRange: the message is not published any more.
+        Unavailable: the storage did not respond; retry.
     """
     units = await queue.units(offset, QueueOffset(offset + 1))
     heads = Heads(queue, offset, units)
@@ -47,10 +49,10 @@ async def load_store_timestamp(queue: TierQueue, offset: QueueOffset) -> int:
 
 
 class Heads:
-    """The heads of consecutive messages, read when they are asked for."""
+    """Heads of consecutive messages, read on demand."""
 
     def __init__(self, queue: TierQueue, first: int, units: Units) -> None:
-        """`units` are those of the messages from offset `first` on."""
+        """Read nothing yet. `units` are those of the messages from offset `first` on."""
         self._queue = queue
         self._first = first
         self._positions = units["position"].astype(np.int64)
@@ -59,24 +61,24 @@ class Heads:
 
     @property
     def units_are_good(self) -> bool:
-        """Whether all units can be those of a queue; nothing else may be asked for otherwise."""
+        """Whether all units are valid. If not, no other method may be called."""
         return leading_good_units(self._positions, self._sizes) == len(self._positions)
 
     def span_bytes(self, start: int, end: int) -> int:
-        """Bytes that the records of `[start, end)` take."""
+        """Return the bytes of the log from the first to the last record of `[start, end)`."""
         first, last = start - self._first, end - self._first - 1
         return int(self._positions[last] + self._sizes[last] - self._positions[first])
 
     def around(self, offset: int, reach_bytes: int) -> tuple[int, int]:
-        """From which to which offset records begin within `reach_bytes` of that at `offset`."""
+        """Return the range of offsets whose records begin within `reach_bytes` of `offset`'s."""
         at = self._positions[offset - self._first]
         places = np.searchsorted(self._positions, [at - reach_bytes, at + reach_bytes])
         return self._first + int(places[0]), self._first + int(places[1])
 
     async def window(self, start: int, end: int) -> "HeadsWindow":
-        """The heads of `[start, end)`, and what lies between them unless that is much. One round.
+        """Read the heads of `[start, end)` in one round of requests, without decoding them.
 
-        Each is a place among what is returned; nothing is looked at yet.
+        Reads the bytes between the heads as well, unless they are more than `NEAR_BYTES` a head.
         """
         rows = slice(start - self._first, end - self._first)
         positions, sizes = self._positions[rows], self._sizes[rows]
@@ -100,14 +102,14 @@ class Heads:
         return HeadsWindow(self._queue, start, positions, sizes, heads.__getitem__)
 
     async def timestamps(self, start: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Store timestamp, Unix ms, of each message of `[start, end)`, and whether it is good.
+        """Read the store timestamps, Unix ms, of `[start, end)`, and a mask of the valid heads.
 
-        One round of requests; another one where units point at codas of an old Java tier.
+        Costs one round of requests, and a second one if units point at codas of an old Java tier.
         """
         rows = np.arange(start - self._first, end - self._first)
         timestamps, faults = await self._read(rows, self._positions[rows])
         at_codas = np.flatnonzero(faults == Fault.CODA)
-        if len(at_codas):  # the records that are meant lie behind them
+        if len(at_codas):  # the records lie after the codas
             behind = rows[at_codas]
             again = await self._read(behind, self._positions[behind] + Coda.SIZE)
             timestamps[at_codas], faults[at_codas] = again
@@ -116,7 +118,7 @@ class Heads:
         return timestamps, faults == Fault.NONE
 
     def refuse_damage(self, offset: int | None = None) -> None:
-        """Raise `Corrupt` if the message at `offset` was read and is damaged; None: if any was."""
+        """Raise `Corrupt` if the message at `offset` was read and is damaged; None: any message."""
         at = next(iter(self._damaged), -1) if offset is None else offset
         if at in self._damaged:
             fault, position = self._damaged[at]
@@ -125,7 +127,7 @@ class Heads:
     async def _read(
         self, rows: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], Faults]:
-        """Timestamps and faults of some messages whose records begin at `positions`."""
+        """Return timestamps and faults of the messages whose records begin at `positions`."""
         lengths = np.minimum(self._sizes[rows], HEAD_BYTES)
         span = int(positions[-1] - positions[0])
         ranges = plan_reads(
@@ -157,9 +159,9 @@ class Heads:
 
 
 class HeadsWindow:
-    """The heads of consecutive messages, of which only those that are asked for are decoded.
+    """Heads of consecutive messages, decoded on demand.
 
-    That costs 3 us each, so that bisection takes less time than a look at all of a few hundred.
+    Decoding costs 3 us a head, so bisection is faster than decoding a few hundred heads.
     """
 
     def __init__(
@@ -170,7 +172,7 @@ class HeadsWindow:
         sizes: NDArray[np.int64],
         head_of: Callable[[int], Buffer],
     ) -> None:
-        """Of the messages from offset `first` on; `head_of` one may be followed by more bytes."""
+        """Hold the heads from offset `first` on. `head_of(row)` may return more than the head."""
         self._queue_id = queue.id.queue_id
         self._first = first
         self._head_of = head_of
@@ -178,7 +180,7 @@ class HeadsWindow:
         self._sizes = sizes
 
     def timestamp(self, offset: int) -> int | None:
-        """Store timestamp of one message, Unix ms; None if its head is damaged, or not there."""
+        """Return the store timestamp of one message, Unix ms; None if its head is invalid."""
         row = offset - self._first
         position, size = int(self._positions[row]), int(self._sizes[row])
         try:
@@ -191,46 +193,46 @@ class HeadsWindow:
 
 
 UNITS_MAX = 1 << 16
-"""Units that one search holds: those of an extent of 4 MiB are fewer."""
+"""Most units that one search holds. An extent of 4 MiB has fewer."""
 SPAN_BYTES_MAX = 8 << 20
-"""Bytes of records over which heads are read at once, if they are more than `RANGES_MAX`."""
+"""Most bytes of records over which more than `RANGES_MAX` heads are read at once."""
 WINDOW_BYTES = 64 << 10
-"""Bytes of records around a place where the moment probably lies, which are read together."""
+"""Bytes of records around the probable place of the moment that are read together."""
 INTERPOLATED = 2
-"""So many windows lie where the times around make the moment likely, further ones in the middle of
-what is left, which halves it ..."""
+"""Number of windows whose place is interpolated from the known times. Further windows bisect the
+rest."""
 REST_GAPS = 16
-"""... until it has so many times the bytes that are read to save a request; then it is read as a
-whole: 256 KiB of a directory, and at once 4 MiB, the rest of an extent, of an object store."""
+"""Multiple of `gap_bytes_max` below which the rest is read as a whole: 256 KiB of a directory; for
+an object store 4 MiB, the rest of an extent, at once."""
 WINDOW_MESSAGES = 8
-"""Messages of that place at least."""
+"""Fewest messages of a window."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Sought:
-    """A moment and which side of it is meant."""
+    """Target of a search: a moment, Unix ms, and the wanted side of it."""
 
     moment_ms: int
     boundary: Boundary
     rest_bytes: int
-    """What is left is read as a whole once it is so short."""
+    """Size in bytes below which the rest of a stretch is read as a whole."""
 
     @property
     def is_lower(self) -> bool:
         return self.boundary is Boundary.LOWER
 
     def is_meant(self, timestamp: int) -> bool:
-        """Whether a message stored then may be the one."""
+        """Whether a message with this store timestamp qualifies."""
         return timestamp >= self.moment_ms if self.is_lower else timestamp <= self.moment_ms
 
     def are_meant(self, timestamps: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """The same of many."""
+        """Return a mask of the store timestamps that qualify."""
         if self.is_lower:
             return timestamps >= self.moment_ms
         return timestamps <= self.moment_ms
 
     def all_meant(self, stretch: TimeStretch) -> bool:
-        """Whether the metadata say so of each message; the time of none is needed then."""
+        """Whether every message of the stretch qualifies by the metadata alone."""
         if stretch.times is None:
             return False
         low, high = stretch.times
@@ -239,11 +241,11 @@ class _Sought:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The message that is meant."""
+    """Result of a search."""
 
     offset: int
     is_exact: bool
-    """Whether it was stored at exactly the moment."""
+    """Whether the message was stored at exactly the moment."""
 
 
 async def search_time(
@@ -254,20 +256,21 @@ async def search_time(
     *,
     gap_bytes_max: int,
 ) -> QueueOffset:
-    """The offset that a moment stands for; one that can be read, or the queue's end.
+    """Find the offset at a moment, Unix ms: a readable offset, or the queue's end.
 
-    No request where the metadata tell; else one for units and some rounds for heads of records:
-    64 KiB, or less, around the place that the times of the extent make likely; where times are
-    even, it is there. If not, the times there say where to look next, however many messages share
-    a time: for an extent of 4 MiB at most seven rounds in a directory, and two where a request is
-    worth 256 KiB (`gap_bytes_max`, `FetcherOptions`). More where the clock was set back or a head
-    is damaged: then the extent is read; and in a tier that RocketMQ's own store wrote, which has
-    no extents. Holds an extent, and its units.
+    Costs no request if the metadata decide. Otherwise costs one request for units and some rounds
+    for heads of records. The first round reads at most 64 KiB around the place that is
+    interpolated from the times of the extent; it suffices if the times are evenly spread. If not,
+    the times in each window locate the next window, even if many messages share a time. An extent
+    of 4 MiB costs at most seven rounds in a directory, and two in a store for which a request is
+    worth 256 KiB (`gap_bytes_max`, `FetcherOptions`). It costs more if the broker's clock was set
+    back or a head is damaged, because the extent is then read; and in a tier that RocketMQ's own
+    store wrote, which has no extents. Holds an extent and its units in memory.
 
     Raises:
         Corrupt: a message next to the place is damaged.
-        OutOfRange: something is not published any more; the same again with newer metadata.
-        Unavailable: try again.
+        OutOfRange: the messages are not published any more; retry with newer metadata.
+        Unavailable: the storage did not respond; retry.
     """
     sought = _Sought(moment_ms, boundary, REST_GAPS * gap_bytes_max)
     first, end = queue.min_offset, queue.next_offset
@@ -293,7 +296,7 @@ async def _found(
             return None
         if sought.all_meant(stretch):
             offset = stretch.start if sought.is_lower else stretch.end - 1
-            return _Found(offset, is_exact=False)  # of LOWER it is not asked, of UPPER it is less
+            return _Found(offset, is_exact=False)  # unused for LOWER; for UPPER the time is less
         found = await _StretchSearch(queue, sought, stretch).run()
         if found is not None:
             return found
@@ -304,7 +307,7 @@ async def _found(
 
 
 class _StretchSearch:
-    """The search in one stretch: `[low, high)` is what is left of it."""
+    """Search in one stretch. `[low, high)` is the rest of it."""
 
     def __init__(self, queue: TierQueue, sought: _Sought, stretch: TimeStretch) -> None:
         self._queue = queue
@@ -313,10 +316,10 @@ class _StretchSearch:
         self._low: int = stretch.start
         self._high: int = stretch.end
         self._probed: dict[int, int] = {}
-        """Times of the messages that were asked for alone."""
+        """Store timestamps, Unix ms, of the messages that were decoded singly, by offset."""
 
     async def run(self) -> _Found | None:
-        """The message that is meant; None if none is."""
+        """Return the message that qualifies; None if there is none."""
         await self._narrow(lambda: self._high - self._low > UNITS_MAX)
         if self._low == self._high:
             return None
@@ -332,7 +335,7 @@ class _StretchSearch:
         return found
 
     async def _in_stretch(self, heads: Heads) -> _Found | None:
-        """By a few windows, where times ascend in them; else by a look at every head."""
+        """Search by a few windows if the times ascend in them; else read every head."""
         first, last = self._low, self._high
         turn = await self._turn(heads)
         place = turn if self._sought.is_lower or turn is None else turn - 1
@@ -341,10 +344,10 @@ class _StretchSearch:
         return await self._in_part(heads, first, last)
 
     async def _turn(self, heads: Heads) -> int | None:
-        """The first message behind the moment, or the stretch's end; None if a head is damaged.
+        """Return the first message after the moment, or the stretch's end; None on a damaged head.
 
-        `[low, high)` is between a message before the moment and one behind it, as far as the
-        stretch goes; each window says in which part of it to go on.
+        `[low, high)` lies between a message before the moment and one after it, within the
+        stretch. Each window decides in which part the search continues.
         """
         for number in count():
             low, high = self._low, self._high
@@ -368,7 +371,7 @@ class _StretchSearch:
         return self._low
 
     def _turn_within(self, window: HeadsWindow, before: int, behind: int) -> int | None:
-        """The first message behind the moment, of which one before it and one behind are known."""
+        """Bisect between a message before the moment and one after it; None on a damaged head."""
         while behind - before > 1:
             middle = (before + behind) // 2
             if (time_ms := self._probe(window, middle)) is None:
@@ -380,18 +383,18 @@ class _StretchSearch:
         return behind
 
     def _probe(self, window: HeadsWindow, offset: int) -> int | None:
-        """Store timestamp of one message, which is remembered; None if its head is damaged."""
+        """Return and keep the store timestamp of one message; None if its head is damaged."""
         time_ms = window.timestamp(offset)
         if time_ms is not None:
             self._probed[offset] = time_ms
         return time_ms
 
     def _is_behind(self, time_ms: int) -> bool:
-        """Whether LOWER means this message or an earlier one, or UPPER one before it."""
+        """Whether the result is at or before this message for LOWER, or before it for UPPER."""
         return self._sought.is_meant(time_ms) is self._sought.is_lower
 
     async def _only(self) -> _Found | None:
-        """The one message that is left, if it is meant."""
+        """Return the one message that is left, if it qualifies."""
         if self._low == self._high:
             return None
         timestamp = await load_store_timestamp(self._queue, QueueOffset(self._low))
@@ -400,7 +403,7 @@ class _StretchSearch:
         return _Found(self._low, is_exact=timestamp == self._sought.moment_ms)
 
     async def _narrow(self, is_long: Callable[[], bool]) -> None:
-        """Bisect, one message at a time, while the stretch is longer than an extent of ours."""
+        """Bisect by single messages while `is_long` returns True, as in tiers without extents."""
         while is_long():
             is_lower = self._sought.is_lower
             middle = (self._low + self._high - is_lower) // 2
@@ -415,7 +418,7 @@ class _StretchSearch:
         return count > RANGES_MAX and heads.span_bytes(self._low, self._high) > SPAN_BYTES_MAX
 
     def _window(self, heads: Heads, number: int) -> tuple[int, int]:
-        """Where to look next, after so many windows: by the times around, then in the middle."""
+        """Return the next window after `number` others: interpolated at first, then the middle."""
         low, high = self._low, self._high
         whole_bytes = self._sought.rest_bytes if number else WINDOW_BYTES
         if high - low <= WINDOW_MESSAGES or heads.span_bytes(low, high) <= whole_bytes:
@@ -430,7 +433,7 @@ class _StretchSearch:
         return max(low, min(start, likely - half)), min(high, max(end, likely + half))
 
     async def _in_part(self, heads: Heads, start: int, end: int) -> _Found | None:
-        """The message that is meant among those of `[start, end)`."""
+        """Read every head of `[start, end)` and return the message that qualifies."""
         if start >= end:
             return None
         timestamps, good = await heads.timestamps(start, end)
@@ -443,6 +446,6 @@ class _StretchSearch:
 
 
 def first_message(queue: TierQueue) -> QueueOffset:
-    """The offset of the first message that can be read, or the queue's end."""
+    """Return the offset of the first readable message, or the queue's end."""
     gap = gap_at(queue.gaps, queue.min_offset)
     return queue.min_offset if gap is None else gap.end

@@ -1,6 +1,6 @@
 """Read-ahead of one group in one queue: its position and its window. No I/O and no clock.
 
-The window doubles while it is used to its end, and halves when it is wasted.
+The window doubles while it is used up, and halves when it is wasted.
 """
 
 from dataclasses import dataclass
@@ -8,39 +8,40 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WindowLimits:
-    """Between what a window moves, in messages, and how fast."""
+    """Bounds of a window in messages, and its rates of change."""
 
     messages_min: int
     messages_max: int
     step_messages: int
-    """What a window gains at least when it grows."""
+    """Least growth of a window in messages."""
     pause_s: float = 0.05
-    """One cause may show itself several times within this; it counts once."""
+    """Seconds after a shrink in which further ones are ignored, as they may have the same cause."""
     idle_s_max: float = 60.0
-    """A window that was not used for so long starts again."""
+    """Seconds without use after which a window starts again at `messages_min`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How many messages the next read ahead takes."""
+    """Size of the next read-ahead. Times are monotonic seconds."""
 
     messages: int
     used_s: float
-    """When it changed last, or was used to its end."""
+    """Time of the last change or of the last complete use."""
     shrunk_s: float = float("-inf")
 
 
 def opened(limits: WindowLimits, now_s: float) -> Window:
-    """The window of a group that has read nothing yet."""
+    """Return the window of a group that has read nothing yet. Pure."""
     return Window(limits.messages_min, now_s)
 
 
 def used_to_its_end(
     window: Window, limits: WindowLimits, now_s: float, *, taken: int = 0
 ) -> Window:
-    """What was read ahead has been read: take twice as much, or start again after a long pause.
+    """Grow a window that was used up: double it, or start again after a long pause. Pure.
 
-    Twice as much as the last call has `taken`, at least: what covers less is read in vain.
+    The new window has at least twice the messages that the last call has `taken`. A smaller one
+    would be too small for the next call.
     """
     if now_s - window.used_s > limits.idle_s_max:
         return opened(limits, now_s)
@@ -49,14 +50,14 @@ def used_to_its_end(
 
 
 def wasted(window: Window, limits: WindowLimits, now_s: float) -> Window:
-    """What was read ahead was not wanted, failed, or had no room: halve."""
+    """Halve a window whose read-ahead was unused, failed, or had no room. Pure."""
     if now_s - window.shrunk_s < limits.pause_s:
         return window
     return Window(max(window.messages // 2, limits.messages_min), now_s, now_s)
 
 
 class GroupPosition:
-    """One group in one queue: its last call, its window, and what was read ahead for it.
+    """Position of one group in one queue: its last call, its window, and its read-ahead.
 
     G1  The window stays within its limits.
     G2  A call never ends before it began.
@@ -68,25 +69,25 @@ class GroupPosition:
         self._limits = limits
         self._window: Window = opened(limits, now_s)
         self._last_offset = -1
-        """Where the last call began."""
+        """First offset of the last call."""
         self._next_offset = -1
-        """Where it ended; -1 before the first."""
+        """End of the last call; -1 before the first."""
         self._trigger = 0
-        """A call that ends after this is an occasion to read ahead."""
+        """Offset beyond which the end of a call triggers a read-ahead."""
         self._ahead_until = -1
-        """How far was read ahead for this group."""
+        """End of the read-ahead of this group."""
 
     def __repr__(self) -> str:
         return f"<GroupPosition at {self._next_offset}, window {self.window_messages}>"
 
     @property
     def next_offset(self) -> int:
-        """Where the last call ended; -1 before the first."""
+        """End of the last call; -1 before the first."""
         return self._next_offset
 
     @property
     def window_messages(self) -> int:
-        """Messages that the next read ahead takes."""
+        """Messages of the next read-ahead."""
         return self._window.messages
 
     def is_sequential(self, offset: int) -> bool:
@@ -94,10 +95,10 @@ class GroupPosition:
         return offset == self._next_offset
 
     def advance(self, offset: int, next_offset: int, now_s: float) -> bool:
-        """Note a call from `offset` to `next_offset`; True if it is an occasion to read ahead.
+        """Record a call from `offset` to `next_offset`. Return whether it triggers a read-ahead.
 
-        A call may continue, repeat the last one, or jump. A jump past what was read ahead halves
-        the window.
+        A call may continue, repeat the last one, or jump. A jump out of the read-ahead halves the
+        window.
         """
         is_sequential = offset == self._next_offset
         if not is_sequential and offset != self._last_offset:
@@ -111,17 +112,17 @@ class GroupPosition:
         return is_sequential and next_offset > self._trigger
 
     def wait_until(self, offset: int) -> None:
-        """No call that ends at or before `offset` is an occasion to read ahead."""
+        """Set the trigger: only a call that ends after `offset` triggers a read-ahead."""
         self._trigger = offset
 
     def widen(
         self, now_s: float, *, mean_bytes: int, run_bytes_max: int, room_bytes: int
     ) -> int | None:
-        """Messages to read ahead by a group that came to the end of the last read ahead.
+        """Return the messages to read ahead after the last read-ahead was used up.
 
-        Twice as many as last time where the next read, at `mean_bytes` a message and
-        `run_bytes_max` at most, fits into `room_bytes`, else as many; if not even that fits, the
-        window is halved and the answer is None.
+        The window doubles if the next read, of `mean_bytes` a message and at most `run_bytes_max`
+        bytes, fits into `room_bytes`. Otherwise it keeps its size. If not even that fits, the
+        window is halved and the result is None.
         """
         taken = self._next_offset - self._last_offset
         wider = used_to_its_end(self._window, self._limits, now_s, taken=taken)
@@ -133,15 +134,15 @@ class GroupPosition:
         return None
 
     def shrink(self, now_s: float) -> None:
-        """Halve the window: reading ahead was in vain, failed, or had no room."""
+        """Halve the window after a read-ahead that was unused, failed, or had no room."""
         self._window = wasted(self._window, self._limits, now_s)
 
     def reading_ahead(self, until: int) -> None:
-        """A read ahead as far as `until` began."""
+        """Record the start of a read-ahead up to `until`."""
         self._ahead_until = until
 
     def has_read_ahead(self, until: int) -> None:
-        """It ended, and came only as far as `until`."""
+        """Record the end of the read-ahead, which reached only `until`."""
         self._ahead_until = min(self._ahead_until, until)
 
     def check(self) -> None:
