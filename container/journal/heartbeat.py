@@ -70,11 +70,12 @@ class Heartbeat:
     async def begin(self) -> None:
         """Delete the signs of other owners. One listing, and one delete if there are any.
 
-        Signs of higher epochs belong to a journal that was lost or replaced by a backup.
+        Signs of this epoch and of higher ones belong to a journal that was lost or replaced by a
+        backup.
         """
         with suppress(StoreError):
             signs = await _signs(self._store)
-            old = [str(one) for one in signs if one.epoch != self._journal.epoch]
+            old = [str(one) for one in signs if one not in self._made]
             if old:
                 await self._store.delete(old)
 
@@ -131,9 +132,11 @@ class Seen(Enum):
 class OwnerWatch:
     """Signs of life of the owner of one epoch, as seen by one observer."""
 
-    def __init__(self, store: ObjectStore, epoch: int) -> None:
+    def __init__(self, store: ObjectStore, epoch: int, owner: str) -> None:
+        """`owner`: its text in the fence. A journal that was put back may have an epoch again."""
         self._store = store
         self._epoch = epoch
+        self._owner = owner
         self._sign: SignName | None = None
         self._sequence = -1
 
@@ -141,14 +144,14 @@ class OwnerWatch:
         return f"<OwnerWatch of epoch {self._epoch}>"
 
     async def look(self) -> Seen:
-        """Poll for signs since the last poll. Two listings, and one read if there is a new entry.
+        """Poll for signs since the last poll. Two listings, and one read of a new entry or an end.
 
         Raises:
             Denied, Unavailable: as the store.
         """
         signs = await _signs(self._store)
         ours = [one for one in signs if one.epoch == self._epoch]
-        if SignName(self._epoch, None) in ours:
+        if SignName(self._epoch, None) in ours and await self._has_ended():
             return Seen.ENDED
         is_first = self._sequence < 0
         newest = max(ours, key=lambda one: one.number or 0, default=self._sign)
@@ -158,6 +161,12 @@ class OwnerWatch:
         if entry == Seen.REPLACED or (entry == Seen.ALIVE and not is_first):
             return entry
         return Seen.ALIVE if is_new and not is_first else Seen.NOTHING
+
+    async def _has_ended(self) -> bool:
+        try:
+            return await _owner_in(self._store, SignName(self._epoch, None)) == self._owner
+        except NotFound:  # deleted by a newer owner, whose entry tells
+            return False
 
     async def _newest_entry(self) -> Seen:
         after = str(EntryName(self._sequence)) if self._sequence > 0 else ""
@@ -210,10 +219,14 @@ async def last_sign(store: ObjectStore) -> tuple[SignName, str] | None:
         return None
     newest = max(signs, key=lambda one: (one.epoch, one.number is None, one.number or 0))
     try:
-        raw = await store.read(str(newest))
+        return newest, await _owner_in(store, newest)
     except NotFound:  # replaced since the listing
         return newest, ""
-    return newest, bytes(raw[:NAME_BYTES_MAX]).decode(errors="replace").strip()
+
+
+async def _owner_in(store: ObjectStore, sign: SignName) -> str:
+    raw = await store.read(str(sign))
+    return bytes(raw[:NAME_BYTES_MAX]).decode(errors="replace").strip()
 
 
 async def _signs(store: ObjectStore) -> list[SignName]:

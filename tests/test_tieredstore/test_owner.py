@@ -19,6 +19,7 @@ from container.journal.heartbeat import Heartbeat
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.metadata.records import Broker
+from container.names.tier_objects import SignName
 from provider.errors import Fenced, Unavailable
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore
@@ -271,6 +272,28 @@ async def test_a_clean_end_is_believed_at_once() -> None:
     await rival.heartbeat.end()
     await rival.start().permit(journal.state.broker)
     assert rival.clock.monotonic_s() == 0.0
+
+
+@pytest.mark.parametrize("number", [None, 7])
+async def test_signs_of_an_epoch_that_a_restored_journal_has_again_are_nobodys(
+    number: int | None,
+) -> None:
+    """They were left before the journal was put back from a copy; the new owner has few yet."""
+    rival = Rival()
+    sign = str(SignName(1, number))
+    await rival.store.create(sign, [b"elsewhere:17 since 2026-11-21T12:00:00Z\n"])
+    journal = await rival.begin()
+    assert journal.epoch == 1
+    assert rival.heartbeat is not None
+    async with asyncio.TaskGroup() as group:
+        beats = group.create_task(rival.heartbeat.run())
+        asked = group.create_task(raised(rival.start().permit(journal.state.broker)))
+        await settle()
+        await rival.heartbeat.begin()
+        await threads_rest(asked, rival.clock)
+        assert isinstance(asked.result(), Owned)
+        beats.cancel()
+    await journal.close()
 
 
 @pytest.fixture

@@ -136,7 +136,8 @@ class Takeover:
         if evidence == Life.GONE:
             return
         if self._watch is None or self._watch[0] != broker.epoch:
-            self._watch = broker.epoch, OwnerWatch(self._store, broker.epoch)
+            watch = OwnerWatch(self._store, broker.epoch, broker.owner)
+            self._watch = broker.epoch, watch
         seen = await self._watch[1].look()
         if seen in {Seen.ENDED, Seen.REPLACED}:
             self.earlier_lives = False  # a program that closed the tier may run on

@@ -143,7 +143,7 @@ async def test_an_observer_sees_heartbeats_entries_ends_and_newer_owners() -> No
     store, clock = CountedStore(), ManualClock()
     journal = await own(store, clock)
     async with beating(store, journal, clock) as heartbeat:
-        watch = OwnerWatch(store, 1)
+        watch = OwnerWatch(store, 1, "host:1")
         assert [await watch.look() for _ in range(2)] == [Seen.NOTHING] * 2
         await clock.advance(30.0)
         assert [await watch.look() for _ in range(2)] == [Seen.ALIVE, Seen.NOTHING]
@@ -152,7 +152,7 @@ async def test_an_observer_sees_heartbeats_entries_ends_and_newer_owners() -> No
     await heartbeat.end()
     assert await watch.look() == Seen.ENDED
     second = await own(store, clock, 2)
-    unfinished = OwnerWatch(store, 1)
+    unfinished = OwnerWatch(store, 1, "host:1")
     await store.delete([str(SignName(1, None))])
     assert await unfinished.look() == Seen.REPLACED, "at the first look, too"
     await second.close()
