@@ -32,7 +32,7 @@ from container.queue.truncate import CUT_REASON, QueueCut, cut_queue
 from container.record.batch import MessageBatch
 from container.steps.options import UpkeepOptions
 from container.tier_view import TierView
-from container.upkeep.creation_intents import announcements, taken_up
+from container.upkeep.creation_intents import announcements, left_of, taken_up
 from container.upkeep.index_files import IndexStep
 from container.upkeep.retention import retention_ms
 from container.upkeep.topic_deletion import delete_topic, still_dying
@@ -248,6 +248,7 @@ class Tier(TierView):
         if self._segments.has_segment_names:
             await self._announce([plan.queue for plan in plans])
         begun = {part.segment for part in slices if part.position == 0}
+        begun.update(left_of(self._journal.planned, [plan.queue for plan in plans]))
         async with self._upkeep.deletions.begun(begun):
             try:
                 placed = await self._segments.write(slices)
@@ -307,14 +308,17 @@ class Tier(TierView):
         """Publish that a queue the tier does not have begins at `offset`, before its first message.
 
         Raises:
-            Unavailable: files of a deleted queue of that name are not deleted yet; try again.
+            Unavailable: a deletion of files of that queue failed, or those of a deleted one are
+                there yet; try again.
             Fenced: a newer owner has the tier.
         """
-        if self.queue(queue) is None:
-            if still_dying(self._journal.planned.tombstones, [queue]) is not None:
-                raise Unavailable("files of the deleted topic are not deleted yet", str(queue))
-            ended = taken_up(self._journal.planned, [queue])
-            await self._journal.publish([*ended, *self._beginning_of(queue, offset)])
+        planned = self._journal.planned
+        if self.queue(queue) is None and still_dying(planned.tombstones, [queue]) is not None:
+            raise Unavailable("files of the deleted topic are not deleted yet", str(queue))
+        async with self._upkeep.deletions.begun(left_of(planned, [queue])):
+            if self.queue(queue) is None:
+                ended = taken_up(planned, [queue])
+                await self._journal.publish([*ended, *self._beginning_of(queue, offset)])
 
     def _new_queue(self, queue: QueueId, first: QueueOffset) -> Queue:
         """The record of a queue that the tier does not have."""

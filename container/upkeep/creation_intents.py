@@ -1,6 +1,6 @@
 """Creation intents: the first files of a queue are announced before they are created."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 
 from container.metadata.operations import (
@@ -43,19 +43,27 @@ def announcements(
     return wanted
 
 
-def taken_up(state: TierState, queues: Iterable[QueueId]) -> list[Operation]:
+def taken_up(state: TierState, queues: Collection[QueueId]) -> list[Operation]:
     """What the transaction that begins `queues` does to their announcements. Pure.
 
     Files that an earlier owner has left of them may be ours by now: their tombstones go. The
     commit itself says which of the names are in use.
     """
     announced = {str(queue): queue for queue in queues if attempt_of(queue) in state.attempts}
-    begun = {str(queue) for queue in queues if queue not in state.queues}
     ended: list[Operation] = [EndAttempt(attempt_of(queue)) for queue in announced.values()]
-    left = [
+    left = left_of(state, queues)
+    return [*ended, DropTombstones(tuple(left))] if left else ended
+
+
+def left_of(state: TierState, queues: Iterable[QueueId]) -> list[str]:
+    """Files with tombstones in the directories of `queues` that the tier does not have. Pure.
+
+    No deletion of them may be on its way when their tombstones go: nothing would repeat it.
+    """
+    begun = {str(queue) for queue in queues if queue not in state.queues}
+    return [
         name for queue in sorted(begun) for name in sorted(state.tombstones.in_directory(queue))
     ]
-    return [*ended, DropTombstones(tuple(left))] if left else ended
 
 
 def _queue_of(attempt: Attempt) -> QueueId:

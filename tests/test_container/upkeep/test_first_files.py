@@ -102,6 +102,25 @@ async def test_d11_a_queue_that_is_begun_without_messages_keeps_none_of_their_to
         assert await world.reads_back(NEVER) == 4
 
 
+async def test_a_queue_begins_once_an_unclear_deletion_of_its_files_is_repeated() -> None:
+    world = World()
+    await world.left_by_a_dead_owner()
+    async with world.owned() as tier:
+        await world.pass_time(40)
+        store = world.stores[-1]
+        store.faults = [Fault("late", "delete", f"{NEVER}/")]
+        await world.pass_time(80)
+        assert store.struck["late"] > 0
+        store.faults = []
+        offset = planned(tier, 1, NEVER).expected_offset
+        with pytest.raises(Unavailable, match="may still land"):
+            await tier.begin_queue(NEVER, offset)
+        await world.pass_time(600)
+        await tier.begin_queue(NEVER, offset)
+        await put(tier, 4, NEVER)
+        assert await world.reads_back(NEVER) == 4
+
+
 async def test_files_that_nobody_has_announced_stay_and_are_told() -> None:
     """An import may have left them out, or the entries that published them are lost."""
     world = World()
