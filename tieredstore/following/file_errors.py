@@ -1,7 +1,7 @@
-"""What the operating system says of a hot log's files, as verdicts.
+"""Translation of file errors of a followed hot log.
 
-As `provider/posix/files.py` does for a tier's files, but with other meanings: here a broker
-deletes what we read, and whatever else keeps us from it may pass.
+The counterpart for a tier's files is `provider/posix/files.py`. The meanings differ: a broker
+deletes files while they are read, and any other cause may be temporary.
 """
 
 import errno
@@ -13,7 +13,7 @@ _OF_THE_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def translated(error: OSError, path: Path) -> StoreError:
-    """An error of the operating system about a file of the hot log, as a verdict."""
+    """Translate an operating system error about a file of the hot log."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return NotFound("the broker deleted it meanwhile", str(path))
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
@@ -22,6 +22,6 @@ def translated(error: OSError, path: Path) -> StoreError:
 
 
 def is_of_the_process(error: StoreError) -> bool:
-    """Whether an error says nothing of the file: other files could not be read now, either."""
+    """Whether an error is the process's, so that other files cannot be read now, either."""
     cause = error.__cause__
     return isinstance(cause, OSError) and cause.errno in _OF_THE_PROCESS

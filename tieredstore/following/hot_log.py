@@ -42,7 +42,7 @@ NO_QUEUES = (
 
 
 class StoreScan:
-    """The state of following one store. `poll` and what it calls hold one lock; reads hold none."""
+    """State of following one store. `poll` and its callees hold one lock. Reads hold none."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class StoreScan:
         topics: TopicFilter,
         clock: Clock | None = None,
     ) -> None:
-        """Find the store's directories and take up earlier pins.
+        """Find the store's directories and the pins of earlier processes.
 
-        `clock` measures what looks cost; without one they count as free.
+        `clock` measures the cost of polls. Without one they count as free.
 
         Raises:
             NotAStore: `root` holds no RocketMQ store that can be followed.
-            Denied: the place for pins does not do, or something may not be read.
+            Denied: the directory for pins is unsuitable, or something may not be read.
             Unavailable: something cannot be read right now.
         """
         self._options = options
@@ -71,13 +71,13 @@ class StoreScan:
         self._queues = self._queues_of(topics)
         self._bodies = BodyCheck(self._log.files, self.statistics, self._lock)
         self._known_position = 0
-        """Where the CommitLog ended before the last look at all directories and queues."""
+        """End of the CommitLog before the last full scan of directories and queues."""
         self._scanned_position = -1
-        """Where the CommitLog ended when the directories were looked at."""
+        """End of the CommitLog when the directories were scanned."""
         self._low = 0
-        """First byte that may have held an untiered message when all queues were looked at."""
+        """First position that may have held an untiered message at the last full scan."""
         self._all_is_wanted = False
-        """Whether the next poll is to look at all there is, whatever it costs."""
+        """Whether the next poll scans everything, whatever it costs."""
         self._schedule = LookSchedule(
             settle_s=options.settle_s_max,
             scan_s_min=options.scan_s_min,
@@ -88,9 +88,10 @@ class StoreScan:
         return f"<StoreScan {self._layout.root}: {self._queues}, {self._log}, {self._files}>"
 
     def check(self) -> None:
-        """Assert what holds between two polls, here and in everything below. O(files).
+        """Assert the invariants between two polls, of this object and its parts. O(files).
 
-        S1  The settled part of the CommitLog, below which pins may go, is not beyond its end.
+        S1  The settled part of the CommitLog, below which pins may be dropped, is not beyond its
+            end.
         """
         with self._lock:
             assert self._known_position <= self._log.tail.position, f"S1: {self}"
@@ -102,29 +103,29 @@ class StoreScan:
 
     @property
     def log(self) -> CommitLogFiles:
-        """The CommitLog as bytes."""
+        """CommitLog by position."""
         return self._log.files
 
     @property
     def queues(self) -> Mapping[QueueId, HotQueue]:
-        """What the last poll saw of each queue."""
+        """Queues as of the last poll."""
         return self._queues.told.known
 
     def poll(self, now_s: float) -> dict[QueueId, HotQueue]:
-        """Bring `queues` up to date; returns those that changed.
+        """Poll the store and update `queues`. Return the queues that changed.
 
-        A queue whose own files cannot be read is UNREADABLE until they can be; the others are
+        A queue whose own files cannot be read is UNREADABLE until they can be. The others are
         polled all the same.
 
         Raises:
             Unavailable, Denied: the log cannot be read right now.
-            Closed: another one took its place.
+            Closed: another log has replaced it.
         """
         with self._looking():
             return self._poll(now_s)
 
     def look_anew(self, queues: Collection[QueueId]) -> dict[QueueId, HotQueue]:
-        """See `HotLog.look_anew`; returns those that changed by it.
+        """See `HotLog.look_anew`. Return the queues that changed.
 
         Raises:
             Unavailable, Denied, Closed: as `poll`.
@@ -140,7 +141,10 @@ class StoreScan:
 
     @contextmanager
     def _looking(self) -> Generator[None]:
-        """One look at a time; what goes during it is looked for by the next."""
+        """Hold the lock during a poll.
+
+        Files deleted meanwhile raise Unavailable: the next poll retries.
+        """
         try:
             with self._lock:
                 yield
@@ -172,7 +176,7 @@ class StoreScan:
         if looks_at_all or named or queues.has_report:
             found |= queues.look(self._moment(now_s), None if looks_at_all else named)
         changed = queues.publish(found)
-        if is_due:  # only now: what failed half way is looked at again at once
+        if is_due:  # only now: after a failure half way the next poll scans again at once
             self._known_position = begun
             self._low = self._first_needed()
             log.sync_pins(lambda: self._low)
@@ -182,7 +186,7 @@ class StoreScan:
         return changed
 
     def look_at_all(self) -> None:
-        """See `RocketMqHotLog.look_at_all`. Never waits for a poll that is under way."""
+        """See `RocketMqHotLog.look_at_all`. Never waits for a running poll."""
         self._all_is_wanted = True
 
     def has_news(self, now_s: float) -> bool:
@@ -191,7 +195,7 @@ class StoreScan:
 
     @property
     def has_more(self) -> bool:
-        """Whether a poll left a part of the CommitLog unread that it could have read."""
+        """Whether a poll left a readable part of the CommitLog unread."""
         return isinstance(self._queues, LoggedQueues) and self._queues.has_more
 
     @property
@@ -201,11 +205,11 @@ class StoreScan:
 
     @property
     def read_position(self) -> int:
-        """Up to where a store without ConsumeQueue files was read; 0 for others."""
+        """End of the read part of the log of a store without ConsumeQueue files; 0 for others."""
         return self._queues.position if isinstance(self._queues, LoggedQueues) else 0
 
     def resume(self, remembered: Remembered) -> None:
-        """Begin near the end of the log; before the first poll. See `RocketMqHotLog.resume`."""
+        """Begin at the replay position. Before the first poll. See `RocketMqHotLog.resume`."""
         if isinstance(self._queues, LoggedQueues):
             self._queues.resume(remembered)
 
@@ -237,7 +241,7 @@ class StoreScan:
         return answers
 
     def records(self, wanted: Sequence[Wanted]) -> list[MessageBatch | StoreError]:
-        """See `HotLog.records`; what fails is reported to the next poll."""
+        """See `HotLog.records`. Failures are reported to the next poll."""
         answers = gather_round(
             self._log.files,
             wanted,
@@ -251,11 +255,14 @@ class StoreScan:
                 self._queues.report(item.queue, item.start)
             elif self._options.checks_bodies and isinstance(answer, MessageBatch):
                 self._bodies.look(item, answer)
-        self._log.check_identity()  # after the copy: it is of the log that was followed
+        self._log.check_identity()  # after the copy, to prove that it is of the followed log
         return answers
 
     def release(self, queue: QueueId, offset: QueueOffset) -> None:
-        """Everything of `queue` below `offset` is tiered; its pins go with the next scan."""
+        """Record that messages of `queue` below `offset` are tiered.
+
+        The next scan drops their pins.
+        """
         self._queues.release(queue, offset)
 
     def close(self) -> None:
@@ -280,7 +287,7 @@ class StoreScan:
         return found
 
     def _note_growth(self, now_s: float) -> None:
-        """If records came, whose; where that is not known, all queues may have news."""
+        """Schedule polls of the queues of new records, or of all queues if those are unknown."""
         if isinstance(self._queues, LoggedQueues):
             if self._log.tail.has_grown(self._log.files):
                 self._schedule.grew(now_s, None)
@@ -303,7 +310,7 @@ class StoreScan:
         return self._queues.first_needed(self._known_position - self._log.file_bytes)
 
     def _troubles(self) -> list[str]:
-        """What keeps topics from being looked for; all of them, where messages have no queue."""
+        """Return causes that prevent scans of topics, or of all if messages have no queue."""
         found = self._queues.found
         if isinstance(self._queues, LoggedQueues):
             return sorted(found.troubles)
@@ -313,7 +320,7 @@ class StoreScan:
         return [NO_QUEUES.format(self._layout.consume_queue)]
 
     def _moment(self, now_s: float) -> LookTime:
-        """The time of a look, and what is known of the broker."""
+        """Return the time of a poll, and the state of the broker."""
         confirmed = None
         if self._options.replicated:
             confirmed = confirmed_now(
@@ -332,11 +339,11 @@ TOLD_EVERY_S = 10.0
 
 
 class RocketMqHotLog:
-    """Follows a Java broker's store directory, whether the broker runs, stopped or crashed.
+    """Follow reader of a Java broker's store directory, whether it runs, stopped or crashed.
 
-    Implements `dispatcher.ports.HotLog`. Opens nothing for writing and creates nothing in the
-    directory. Everything that may touch a cold page runs in a few threads; cancelling a call
-    leaves its thread to finish, which changes nothing that a caller sees.
+    Implements `dispatcher.ports.HotLog`. Opens no file for writing and creates none in the
+    directory. Calls that may touch a cold page run in a few threads. Cancelling a call leaves its
+    thread to finish, without an effect for callers.
     """
 
     def __init__(
@@ -372,21 +379,21 @@ class RocketMqHotLog:
         topics: TopicFilter | None = None,
         executor: Executor | None = None,
     ) -> Self:
-        """Find the store; the first `poll` looks at its queues.
+        """Find the store. The first `poll` reads its queues.
 
         Args:
             store_dir: the broker's `storePathRootDir`.
-            options: how to follow it.
-            clock: what `poll` and `wait` measure time by.
+            options: options of following it.
+            clock: time source of `poll` and `wait`.
             cluster: the broker's `brokerClusterName`; the topic of that name is not tiered.
             broker: its `brokerName`, likewise.
-            topics: what the dispatcher never tiers, RocketMQ's rule if None. Such topics cost
+            topics: topics that the dispatcher never tiers; None: RocketMQ's rule. Such topics cost
                 nothing here: their directories are not read and their messages not pinned.
-            executor: threads to work in; own ones, which `close` ends, if None.
+            executor: threads for reads; None: own threads, which `close` ends.
 
         Raises:
             NotAStore: the directory holds no RocketMQ store that can be followed.
-            Denied: the place for pins does not do, or something may not be read.
+            Denied: the directory for pins is unsuitable, or something may not be read.
             Unavailable: something cannot be read right now.
         """
         owned = None
@@ -406,7 +413,7 @@ class RocketMqHotLog:
 
     @property
     def statistics(self) -> ScanStatistics:
-        """What following cost and found so far."""
+        """Costs and findings of following so far."""
         return self._scan.statistics
 
     def check(self) -> None:
@@ -418,10 +425,10 @@ class RocketMqHotLog:
         self._scan.check()
 
     async def poll(self) -> Sequence[HotQueue]:
-        """Look for new messages and new queues; returns the queues that changed since last time.
+        """Poll for new messages and new queues. Return the queues that changed since the last poll.
 
-        8 bytes are read when nothing happened; else a unit for each queue. A poll that is
-        cancelled loses nothing: the next one returns its changes too.
+        Reads 8 bytes if nothing changed, else a unit for each queue. A cancelled poll loses
+        nothing: the next one returns its changes, too.
 
         Raises:
             Unavailable, Denied: the log cannot be read right now.
@@ -433,10 +440,10 @@ class RocketMqHotLog:
             return list(changed.values())
 
     async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
-        """What there is of these queues by a look that keeps nothing; see `HotLog.look_anew`.
+        """Poll these queues without reusing earlier state; see `HotLog.look_anew`.
 
-        Costs a first look at these queues, and a `stat` of every topic; with pins a walk through
-        the pinned files that lie below their ConsumeQueue files (see `units_in`).
+        Costs a first poll of these queues, and a `stat` of every topic. With pins it also scans the
+        pinned files that lie below their ConsumeQueue files (see `units_in`).
 
         Raises:
             Unavailable, Denied, Closed: as `poll`.
@@ -446,17 +453,17 @@ class RocketMqHotLog:
             return [seen for queue in queues if (seen := self.queue(queue)) is not None]
 
     def look_at_all(self) -> None:
-        """Let the next poll see all that is there; polls leave queues to later ones to save time.
+        """Make the next poll read all queues. Polls otherwise defer some queues to save time.
 
-        Waits for nothing, also where a poll does not come back.
+        Does not wait, even for a poll that hangs.
         """
         self._scan.look_at_all()
 
     async def wait(self, seconds: float) -> None:
-        """Return when there may be something new, or after `seconds`, whichever is first.
+        """Wait until there may be new messages, for at most `seconds`.
 
-        Writes through a mapping raise no inotify events, so this looks at the CommitLog's end
-        every `poll_s_max` seconds.
+        Writes through a mapping raise no inotify events, so this polls the CommitLog's end every
+        `poll_s_max` seconds.
 
         Raises:
             Unavailable, Denied, Closed: as `poll`.
@@ -470,13 +477,14 @@ class RocketMqHotLog:
                 return
 
     def queue(self, queue: QueueId) -> HotQueue | None:
-        """What the last poll saw of one queue; None if there is none of that name."""
+        """Return a queue as of the last poll; None if there is none of that name."""
         return self._scan.queues.get(queue)
 
     async def references(self, queue: QueueId, start: QueueOffset, *, messages_max: int) -> Units:
-        """Units of `[start, start + n)`, 1 <= n <= messages_max; positions are the CommitLog's.
+        """Return units of `[start, start + n)`, 1 <= n <= messages_max, with CommitLog positions.
 
-        May end before `messages_max`: at a unit that cannot be right, which then comes alone.
+        May end before `messages_max`, at a unit that cannot be right. Such a unit is returned
+        alone.
 
         Raises:
             OutOfRange: `start` is not within the queue, or its files were deleted meanwhile.
@@ -488,7 +496,9 @@ class RocketMqHotLog:
     async def references_of_queues(
         self, wanted: Sequence[WantedUnits]
     ) -> Sequence[Units | StoreError]:
-        """Units of several queues in one thread; what `references` raises is an answer here.
+        """Return units of several queues, read in one thread.
+
+        Errors of `references` are results here.
 
         Raises:
             Closed: as `poll`.
@@ -500,9 +510,9 @@ class RocketMqHotLog:
     ) -> Sequence[MessageBatch | StoreError]:
         """Copy and verify the records of all `wanted` in one thread; see `HotLog`.
 
-        Takes `round_bytes_max` bytes at most over all, and at least one message of each. A queue
-        answered by Corrupt is DAMAGED from the next poll on if that record is at or above the
-        released offset: still to be tiered.
+        Takes at most `round_bytes_max` bytes in total, and at least one message of each queue. A
+        queue with a Corrupt result is DAMAGED from the next poll on, if that record is at or above
+        the released offset, so that it is still to be tiered.
 
         Raises:
             Closed: as `poll`.
@@ -511,38 +521,39 @@ class RocketMqHotLog:
 
     @property
     def is_of_log_alone(self) -> bool:
-        """Whether queues are made from the CommitLog, for the store has no ConsumeQueue files."""
+        """Whether the store has no ConsumeQueue files: queues are derived from the CommitLog."""
         return self._scan.is_of_log_alone
 
     async def read_ahead(self) -> None:
-        """Do what a first poll has to: a store without ConsumeQueue files is read to its end.
+        """Do the work of a first poll: read a store without ConsumeQueue files to its end.
 
-        That may take long, and whoever waits for a poll may have less patience. For other stores
-        nothing is done. Says every `TOLD_EVERY_S` how far it is.
+        That may take longer than the caller of a poll would wait. Does nothing for other stores.
+        Logs its progress every `TOLD_EVERY_S` seconds.
 
         Raises:
-            Unavailable, Denied, Closed: as `poll`, which goes on there.
+            Unavailable, Denied, Closed: as `poll`; a later call continues from there.
         """
         if self.is_of_log_alone:
             async with self._polling:
                 await self._poll_to_end()
 
     async def resume(self, remembered: Remembered) -> None:
-        """Begin where an earlier process came to; before the first poll.
+        """Begin at the replay position of an earlier process. Before the first poll.
 
-        Else a store without ConsumeQueue files has its whole CommitLog read at the first poll; so
-        it is where `remembered` does not fit the log. Does nothing for other stores.
+        Without it, the first poll of a store without ConsumeQueue files reads the whole CommitLog.
+        The same happens if `remembered` does not fit the log. Does nothing for other stores.
 
         Args:
-            remembered: what `remembered` returned then, if no message was taken out of the tier
+            remembered: the earlier result of `remembered`, if no message was removed from the tier
                 since.
         """
         await self._do(lambda: self._scan.resume(remembered))
 
     async def remembered(self) -> Remembered | None:
-        """What spares a later process to read the CommitLog from its beginning; see `resume`.
+        """Return the replay position, from which a later process can `resume`.
 
-        None before the first poll, and where queues have files. Blocks on polls.
+        None before the first poll, and for stores with ConsumeQueue files. Waits for a running
+        poll.
 
         Raises:
             Closed: as `poll`.
@@ -550,18 +561,21 @@ class RocketMqHotLog:
         return await self._do(self._scan.remembered)
 
     async def release(self, queue: QueueId, offset: QueueOffset) -> None:
-        """Everything of `queue` below `offset` is durable in the tier: its pins may go."""
+        """Record that messages of `queue` below `offset` are durable in the tier.
+
+        Their pins may be dropped.
+        """
         self._scan.release(queue, offset)
 
     async def close(self) -> None:
-        """Close files, mappings and own threads; pins stay for the next start. Idempotent."""
+        """Close files, mappings and own threads. Pins stay for the next start. Idempotent."""
         self._closed = True
         self._scan.close()
         if self._owned is not None:
             self._owned.shutdown(wait=False)
 
     async def _poll_to_end(self) -> None:
-        """Poll until nothing is left unread: what there is belongs to one poll, however much."""
+        """Poll until nothing is left unread, so that one poll covers the whole log."""
         await self._do(self._poll)
         told_s = self._clock.monotonic_s()
         while self._scan.has_more:

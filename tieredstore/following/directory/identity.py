@@ -1,4 +1,4 @@
-"""Whether the CommitLog that is followed is still the one that it was: by its files' inodes."""
+"""Identity of the followed CommitLog, by the inodes of its files."""
 
 import os
 import threading
@@ -15,13 +15,13 @@ REPLACED = (
 
 
 class LogIdentity:
-    """The inodes of the CommitLog's files, by first byte. Thread-safe.
+    """Inodes of the CommitLog files, by first byte. Thread-safe.
 
-    When another store is moved into the place of the followed one, units, mappings and offsets of
-    the old one are still in memory: nothing that is read from then on may be tiered.
+    If another store is moved to the followed path, units, mappings and offsets of the old one are
+    still in memory. Nothing read from then on may be tiered.
 
-    A copy whose files were given the very inodes of deleted ones is not noticed; files that are
-    mapped or open keep theirs.
+    A copy whose files got the very inodes of deleted ones is not detected. Mapped or open files
+    keep theirs.
     """
 
     def __init__(self, directories: Sequence[Path]) -> None:
@@ -38,14 +38,16 @@ class LogIdentity:
         return f"<LogIdentity {self._directories[0]}: {state}>"
 
     def check(self, read_end: int) -> None:
-        """One `stat` a directory, and one scan of all where a name came or went.
+        """Check that no followed file was replaced.
+
+        One `stat` a directory, and a scan after changes.
 
         Args:
-            read_end: where the CommitLog ended when it was read last. A broker may delete files
-                that begin there or later, and create them again.
+            read_end: end of the CommitLog when it was read last. A broker may delete files that
+                begin there or later, and create them again.
 
         Raises:
-            Closed: a file before `read_end` is another one than it was; from then on always.
+            Closed: a file before `read_end` was replaced; all later calls raise it, too.
         """
         with self._lock:
             if self._replaced is None:
@@ -54,7 +56,7 @@ class LogIdentity:
                 raise Closed(REPLACED, str(self._replaced))
 
     def _look(self, read_end: int) -> Path | None:
-        """The first thing that is another one than it was."""
+        """Return the first path that was replaced; None if none was."""
         try:
             stamps = [_stamp(path) for path in self._directories]
             read_at = tuple(number for stamp in stamps for number in stamp)
@@ -62,8 +64,8 @@ class LogIdentity:
                 return None
             inodes = {base: one for path in self._directories for base, one in _inodes_in(path)}
         except OSError:
-            return None  # away or unreadable: reading its files tells so
-        # a directory's times have a clock tick's resolution: one that changed is read once more
+            return None  # away or unreadable: reading its files raises the error
+        # a directory's times have a clock tick's resolution: a changed one is read once more
         self._is_sure, self._read_at = read_at == self._read_at, read_at
         if not inodes:
             return None
@@ -80,7 +82,7 @@ class LogIdentity:
 
 
 def _stamp(directory: Path) -> tuple[int, ...]:
-    """What tells a directory from another one, and whether its names changed; nothing if away."""
+    """Return device, inode and times of a directory, which show changes; () if it is missing."""
     try:
         status = os.stat(directory)  # noqa: PTH116 - often called
     except FileNotFoundError:

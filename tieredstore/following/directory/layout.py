@@ -23,20 +23,20 @@ CLUSTER_PREFIX = "rmq_sys_REVIVE_LOG_"
 
 @dataclass(frozen=True, slots=True)
 class StoreNames:
-    """The names under which a broker wrote a store, oldest unknown; empty where it says none."""
+    """Names of broker and cluster that a store was written under; empty if unknown."""
 
     brokers: tuple[str, ...] = ()
-    """Several if the broker was renamed, or its table was copied from another one."""
+    """Several if the broker was renamed, or its topic table was copied from another one."""
     clusters: tuple[str, ...] = ()
 
 
 def read_topic_table(root: Path) -> Mapping[str, Mapping[str, Any]]:
-    """Every topic's settings in `config/topics.json`; empty if neither it nor `.bak` helps."""
+    """Read the topics' settings from `config/topics.json` or its `.bak`; empty without both."""
     for name in (TOPICS, f"{TOPICS}.bak"):
         path = root / name
         try:
             if not is_regular_file(path):
-                continue  # reading a pipe would wait for ever
+                continue  # reading a pipe would block forever
             table = orjson.loads(path.read_bytes())["topicConfigTable"]
             return {str(topic): dict(settings) for topic, settings in table.items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -45,10 +45,10 @@ def read_topic_table(root: Path) -> Mapping[str, Mapping[str, Any]]:
 
 
 def read_store_names(root: Path) -> StoreNames:
-    """The broker and cluster that a store is of. Blocks for one small file.
+    """Read the names of a store's broker and cluster. Blocks for one small file.
 
-    A broker makes a topic of its own with its name at the end, and one with its cluster's, when it
-    starts. They are in the file from the first change of its topics on.
+    At its start, a broker creates a topic whose name ends with its own name, and one with its
+    cluster's. They are in the file from the first change of its topics on.
     """
     topics = read_topic_table(root)
     return StoreNames(_behind(BROKER_PREFIX, topics), _behind(CLUSTER_PREFIX, topics))
@@ -63,66 +63,66 @@ CONSUME_QUEUE = "consumequeue"
 BATCH_CONSUME_QUEUE = "batchconsumequeue"
 ROCKSDB_CONSUME_QUEUE = "consumequeue_rocksdb"
 ROCKSDB_CURRENT = "CURRENT"
-"""A file of every RocksDB database."""
+"""Name of a file of every RocksDB database."""
 CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
 CONFIRM_OFFSET_AT = 32
-"""Int64 in the checkpoint: messages below it are confirmed by the replicas."""
+"""Offset of an int64 in the checkpoint, in bytes: replicas have confirmed the messages below it."""
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ELOOP})
-"""Errors of a name that leads to no file or directory."""
+"""Errors of a name without a file or directory behind it."""
 
 
 class NotAStore(Denied):
-    """Name another directory: this one holds no RocketMQ store, or none that can be followed."""
+    """Error: the directory holds no RocketMQ store, or none that can be followed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
-    """The directories of one store."""
+    """Directories of one store."""
 
     root: Path
     commit_logs: tuple[Path, ...]
-    """The directories of the CommitLog, at least one; the ones that the broker writes to first."""
+    """Directories of the CommitLog, at least one. Those that the broker writes to come first."""
     consume_queue: Path
 
     @property
     def abort(self) -> Path:
-        """The file that a broker removes when it stops cleanly."""
+        """File that a broker removes at a clean shutdown."""
         return self.root / ABORT
 
     @property
     def lock(self) -> Path:
-        """The file that a running broker has locked."""
+        """File that a running broker has locked."""
         return self.root / LOCK
 
     @property
     def checkpoint(self) -> Path:
-        """The file with the broker's flushed and confirmed positions."""
+        """File with the broker's flushed and confirmed positions."""
         return self.root / CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True)
 class FileRun:
-    """The files of one CommitLog or ConsumeQueue: equally long, named by their first byte."""
+    """Files of one CommitLog or ConsumeQueue, of equal length and named by their first byte."""
 
     directory: Path
-    """Of those that are not `elsewhere`."""
+    """Directory of the files that are not in `elsewhere`."""
     bases: tuple[int, ...]
     """First bytes, ascending."""
     file_bytes: int
-    """Length of each; 0 while there is none."""
+    """Length of each file in bytes; 0 while there is none."""
     foreign: tuple[int, ...] = ()
-    """First bytes that other files' names say, which no file of this length begins at."""
+    """First bytes in names of foreign files, at which no file of this length begins."""
     odd_lengths: tuple[tuple[int, int], ...] = ()
     """First bytes of the files that have another length, and that length."""
     elsewhere: Mapping[int, Path] = field(default_factory=dict[int, Path])
-    """Directories of the files in another one, by first byte."""
+    """Directories of the files in other directories, by first byte."""
     doubles: tuple[Path, ...] = ()
-    """Files whose name another directory has, too; that one is in the run."""
+    """Files whose name another directory has, too. The run has the other one."""
 
     def path_of(self, base: int) -> Path:
-        """Where the file that begins at `base` lies, or would."""
+        """Return the path of the file that begins at `base`, existing or not."""
         return self.elsewhere.get(base, self.directory) / local_file_name(base)
 
     @property
@@ -132,18 +132,18 @@ class FileRun:
 
 
 def scan_run(directory: Path, unit_bytes: int = 1) -> FileRun:
-    """The files of a CommitLog or ConsumeQueue directory, as they are now; see `scan_runs`."""
+    """List the files of a CommitLog or ConsumeQueue directory; see `scan_runs`."""
     return scan_runs((directory,), unit_bytes)
 
 
 def scan_runs(directories: Sequence[Path], unit_bytes: int = 1) -> FileRun:
-    """The files of one run that lie in one directory or several, as they are now.
+    """List the files of one run in one or several directories.
 
-    Their length is the one that most files and distances between names agree on, and among equals
-    the longest. An empty file is one that the broker is just creating: it is left out until the
-    next look, and so is one that the broker deletes during this one. A shorter file was truncated;
-    it stays, and readers of what is missing find that out. One scan a directory and one `stat` a
-    file. A directory that is not there has no files.
+    Their length is that on which most files and distances between names agree, and the longest of
+    equals. Empty files are omitted until the next scan, for the broker is creating them. Files that
+    the broker deletes during the scan are omitted, too. A shorter file was truncated. It stays, and
+    readers of its missing part get an error. Costs one scan a directory and one `stat` a file. A
+    missing directory has no files.
 
     Raises:
         Unavailable, Denied: a directory cannot be read.
@@ -168,7 +168,7 @@ def scan_runs(directories: Sequence[Path], unit_bytes: int = 1) -> FileRun:
 
 
 def _wholefiles_in(directory: Path) -> list[tuple[int, int]]:
-    """First bytes and lengths of the files in one directory that are not empty."""
+    """Return first bytes and lengths of the files in one directory that are not empty."""
     try:
         with os.scandir(directory) as entries:
             return [(base, size) for base, size in _sizes_by_base(entries) if size]
@@ -179,7 +179,10 @@ def _wholefiles_in(directory: Path) -> list[tuple[int, int]]:
 
 
 def _length_of_all(found: Sequence[tuple[int, int]], unit_bytes: int) -> int:
-    """Length of a run's files; 0 if none has whole units. Some may be truncated or foreign."""
+    """Return the length of a run's files; 0 if none has whole units.
+
+    Some may be truncated or foreign.
+    """
     votes = Counter(size for _, size in found if size % unit_bytes == 0)
     if len(votes) > 1:
         distances = Counter(b - a for (a, _), (b, _) in pairwise(found))
@@ -196,13 +199,13 @@ def _sizes_by_base(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[int, i
 
 
 def read_topic_attributes(layout: StoreLayout) -> Mapping[str, Mapping[str, Any]]:
-    """Attributes of every topic in `config/topics.json`; empty if neither it nor `.bak` helps."""
+    """Read the topics' attributes from `config/topics.json` or its `.bak`; empty without both."""
     table = read_topic_table(layout.root)
     return {topic: _plain(settings.get("attributes")) for topic, settings in table.items()}
 
 
 def _plain(attributes: object) -> dict[str, Any]:
-    """The attributes without the sign that an administrator's change carries."""
+    """Return the attributes without the `+` prefix of an administrator's change."""
     if not isinstance(attributes, dict):
         return {}
     named = cast("dict[str, Any]", attributes)
@@ -212,11 +215,11 @@ def _plain(attributes: object) -> dict[str, Any]:
 def refused_topics(
     layout: StoreLayout, attributes: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, str], set[str]]:
-    """Topics that the tier does not take, each with one sentence that says why. A few scans.
+    """Return topics that cannot be tiered, each with a reason as a sentence. A few scans.
 
     Returns:
-        Those, and a sentence for each other place where such topics would be, but which cannot
-        be read now: none of what lies there would be tiered, so nothing need wait for it.
+        The topics, and a sentence for each place of such topics that cannot be read now. Nothing
+        there would be tiered, so nothing needs to wait for it.
 
     Raises:
         Unavailable, Denied: nothing can be read now.
@@ -261,7 +264,7 @@ COMPACTION_SENTENCE = (
 
 
 def directories_in(directory: Path) -> list[str]:
-    """Names of the directories in one, sorted; none if it does not exist."""
+    """Return the names of the directories in one, sorted; none if it does not exist."""
     try:
         with os.scandir(directory) as entries:
             return sorted(entry.name for entry in entries if _is_directory(entry))
@@ -275,7 +278,7 @@ def leads_to_directory(path: Path) -> bool:
     """Whether a path is that of a directory, or of a link to one.
 
     Raises:
-        Denied, Unavailable: that cannot be told.
+        Denied, Unavailable: this cannot be determined.
     """
     try:
         return is_directory(path)
@@ -284,7 +287,7 @@ def leads_to_directory(path: Path) -> bool:
 
 
 def files_in(directory: Path) -> list[str]:
-    """Names of the files in a directory; none if there is no such directory.
+    """Return the names of the files in a directory; none if there is no such directory.
 
     Raises:
         Denied, Unavailable: it cannot be read.
@@ -299,7 +302,7 @@ def files_in(directory: Path) -> list[str]:
 
 
 def _file_size(entry: os.DirEntry[str]) -> int | None:
-    """Bytes of a regular file; None for anything else, a loop of links, and what just went."""
+    """Return the size of a regular file; None for other kinds, link loops and deleted files."""
     try:
         return entry.stat().st_size if entry.is_file() else None
     except OSError as error:
@@ -318,7 +321,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def odd_files(run: FileRun) -> list[str]:
-    """A sentence for each file of another length, of a wrong name, or of a name twice. Pure."""
+    """Describe each file of another length, of a wrong name, or of a duplicate name. Pure."""
     if not run.foreign and not run.odd_lengths and not run.doubles:
         return []
     length = run.file_bytes
@@ -341,9 +344,9 @@ def odd_files(run: FileRun) -> list[str]:
 
 
 def odd_entries(directory: Path) -> list[str]:
-    """A sentence for each name that is none of 20 digits, or is not that of a file.
+    """Describe each name that has not 20 digits, or is not that of a file.
 
-    One scan. None where the directory is away.
+    One scan. Empty if the directory is missing.
 
     Raises:
         Unavailable, Denied: it cannot be read.

@@ -1,8 +1,8 @@
-"""Where a store's CommitLog lies: in one directory, in several, or where no CommitLog can be read.
+"""Directories of a store's CommitLog: one, several, or none that can be read.
 
 RocketMQ's `MultiPathMappedFileQueue` puts the file of number `n` into the `n % count`-th of the
-directories that have room, in the order of their names, and reads all of them: which directory
-holds a file is found by its name alone.
+directories that have room, in the order of their names, and reads all of them. A file's directory
+is found by its name alone.
 """
 
 from pathlib import Path
@@ -23,13 +23,13 @@ from tieredstore.following.options import HotLogOptions
 SEPARATOR = ","
 """`rocketmq.broker.multiPathSplitter`, unless a broker sets another one."""
 OLD_SEPARATOR = ":"
-"""That of early versions."""
+"""Separator of early versions."""
 DLEDGER_PREFIX = "dledger-"
 DLEDGER_DATA = "data"
 
 
 def split_paths(text: str) -> list[Path]:
-    """The directories that a setting names, each once. One `stat` where a name holds a colon."""
+    """Split a setting into directories, each once. One `stat` for each name with a colon."""
     names = [name.strip() for name in text.split(SEPARATOR)]
     names = [part.strip() for name in names for part in _old_parts(name)]
     return [Path(name) for name in dict.fromkeys(names) if name]
@@ -42,17 +42,17 @@ def _old_parts(name: str) -> list[str]:
 
 
 def commit_log_directories(root: Path, options: HotLogOptions) -> tuple[Path, ...]:
-    """The directories of a store's CommitLog, whether they exist or not; those written to first."""
+    """Return the directories of a store's CommitLog, existing or not. Written ones come first."""
     written = split_paths(options.commit_log_path) or [root / COMMIT_LOG]
     read_only = split_paths(options.read_only_commit_log_paths)
     return tuple(dict.fromkeys([*written, *read_only]))
 
 
 def refuse_dledger(root: Path, options: HotLogOptions) -> None:
-    """Say what a store is whose records lie in a DLedger log.
+    """Refuse a store whose records are in a DLedger log.
 
     Raises:
-        NotAStore: its broker says so, or it has such a log and no file of a CommitLog.
+        NotAStore: its broker is configured so, or it has such a log and no file of a CommitLog.
         Denied, Unavailable: the directory cannot be read.
     """
     found = [
@@ -72,7 +72,7 @@ def refuse_dledger(root: Path, options: HotLogOptions) -> None:
 
 
 def _store_near(root: Path) -> Path | None:
-    """The store that a directory belongs to or holds; None if there is none, or several."""
+    """Return the store that a directory belongs to or holds; None if there is none, or several."""
     if root.name == COMMIT_LOG:
         return root.parent
     found = [root / name for name in directories_in(root)]
@@ -81,11 +81,11 @@ def _store_near(root: Path) -> Path | None:
 
 
 def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
-    """Find the store's directories. Looks at names only; opens nothing.
+    """Find the store's directories by names only. Opens nothing.
 
     Raises:
         NotAStore: `root` holds no RocketMQ store, or none that can be followed.
-        Denied, Unavailable: it cannot be looked at.
+        Denied, Unavailable: it cannot be read.
     """
     if not leads_to_directory(root):
         why = "this is a file" if is_regular_file(root) else "no such directory"

@@ -1,8 +1,8 @@
-"""Hard links that keep CommitLog files which a broker deletes before they are tiered.
+"""Pins: hard links that keep CommitLog files which a broker deletes before they are tiered.
 
-A broker deletes by age and disk use, and asks no reader. A second link in a directory of ours
-keeps the file's bytes; it costs no disk until the broker removes its own link. Nothing is ever
-written through a pin, and the broker's directory is only ever read. Decision 0011.
+A broker deletes by age and disk use, and asks no reader. A second link in a directory of this
+reader keeps the file's bytes. It costs no disk space until the broker removes its own link. Nothing
+is ever written through a pin, and the broker's directory is only read. Decision 0011.
 """
 
 import errno
@@ -22,7 +22,7 @@ PINS = "commitlog"
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One link of ours."""
+    """Pin of one CommitLog file."""
 
     path: Path
     bytes: int
@@ -31,17 +31,18 @@ class Pin:
 
 
 class Pins:
-    """The links of one CommitLog, in a directory on each of its volumes. One thread at a time.
+    """Pins of one CommitLog, in a directory on each of its volumes. One thread at a time.
 
     P1  Every live file at or above `low` is pinned: `sync` is called before the broker can have
         deleted a file that an earlier call saw.
-    P2  Files that only pins keep take at most `bytes_max`; over it the oldest go, and are counted.
+    P2  Files that only pins keep take at most `bytes_max`. Above it the oldest are dropped and
+        counted.
     """
 
     def __init__(
         self, directories: Sequence[Path], sources: Sequence[Path], bytes_max: int
     ) -> None:
-        """Use `directories` for the pins of the CommitLog in `sources`; takes up what is there.
+        """Use `directories` for the pins of the CommitLog in `sources`. Include existing pins.
 
         Raises:
             Denied: one lies inside the broker's directory or is not writable, or a source has none
@@ -52,11 +53,11 @@ class Pins:
         self._bytes_max = bytes_max
         self._pins: dict[int, Pin] = {}
         self.dropped_untiered = 0
-        """Files that went because of the bound, before everything in them was tiered."""
+        """Files that were dropped because of the bound before all of their messages were tiered."""
         for directory in directories:
             self._check_place(directory, sources)
         self._places = {source: self._place_for(source) for source in sources}
-        """Where the pins of each source's files go."""
+        """Directory of the pins for each source."""
         self._read()
 
     def __repr__(self) -> str:
@@ -71,27 +72,27 @@ class Pins:
         return sum(pin.bytes for pin in self._pins.values() if pin.is_last)
 
     def check(self, live: FileRun) -> None:
-        """Assert P1 and P2 as of the last `sync`, which got the files of `live`."""
+        """Assert P1 and P2 as of the last `sync`, which was given the files of `live`."""
         low = min(self._pins, default=live.end)
         above = {base for base in live.bases if base >= low}
         assert above <= self._pins.keys(), f"P1: {self}"
         assert self.pinned_bytes <= self._bytes_max, f"P2: {self}"
 
     def paths(self) -> Mapping[int, Path]:
-        """The pinned files by first byte."""
+        """Return the pinned files by first byte."""
         return {base: pin.path for base, pin in self._pins.items()}
 
     def sync(self, live: FileRun, low: int) -> list[str]:
-        """Pin every live file that ends above `low`, drop what ends at or below it. O(files).
+        """Pin every live file that ends above `low`.
 
-        A directory that was removed is made again.
+        Drop pins of files that end at or below. O(files). A removed directory is created again.
 
         Returns:
-            One sentence for each file that had to go although it was not tiered, and one for a
+            A sentence for each file that was dropped although it was not tiered, and one for a
             directory that was removed.
 
         Raises:
-            Unavailable, Denied: a link cannot be made.
+            Unavailable, Denied: a link cannot be created.
         """
         removed = self._make_again()
         for base in live.bases:
@@ -142,9 +143,9 @@ class Pins:
                 known.path.unlink()  # after a crash, the broker wrote another file of this name
             os.link(source, pin)
         except FileExistsError:
-            return  # made just now by another follower, which one of us replaces; `_read` finds it
+            return  # just created by another follower, and one replaces the other; `_read` finds it
         except (FileNotFoundError, NotADirectoryError):
-            return  # deleted between the scan and now; the next scan, or `_read`, shows it
+            return  # deleted since the scan; the next scan, or `_read`, shows it
         except OSError as error:
             if error.errno == errno.EXDEV:
                 raise _other_volume(source.parent, pin.parent) from error
@@ -176,7 +177,7 @@ class Pins:
         _makes(directory / PINS)
 
     def _place_for(self, source: Path) -> Path:
-        """The directory of pins on the volume of a source, which need not exist yet."""
+        """Return the directory of pins on the volume of a source, which need not exist yet."""
         try:
             there = next(path for path in (source, *source.parents) if is_there(path))
             volume = there.stat().st_dev
@@ -189,7 +190,7 @@ class Pins:
 
 
 def _makes(directory: Path) -> bool:
-    """Make a directory of pins; whether it was not there."""
+    """Create a directory of pins. Return whether it is new."""
     try:
         directory.mkdir(parents=True)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""Which queues a store has: the directories of its ConsumeQueues, looked at cheaply."""
+"""Queues of a store, found by the directories of its ConsumeQueues."""
 
 import os
 import time
@@ -19,25 +19,26 @@ from tieredstore.following.directory.layout import (
 from tieredstore.following.file_errors import is_of_the_process
 
 SETTLED_NS = 10_000_000_000
-"""A directory whose times are older is not changed once more within the same tick of its clock."""
+"""Age in nanoseconds of a directory's times from which on a later change must alter them: it cannot
+fall into the same tick of the clock."""
 
 
 class DirectoryWatch:
-    """Which directories had entries added or removed since they were last read.
+    """Directories whose entries changed since they were last read.
 
-    Times of directories have the resolution of a clock tick, so a directory that changed within the
-    last `SETTLED_NS`, or has a time that is still to come, is read once more the next time.
+    Times of directories have the resolution of a clock tick. So a directory that changed within the
+    last `SETTLED_NS`, or has a time in the future, is read once more the next time.
     """
 
     def __init__(self, now_ns: Callable[[], int] | None = None) -> None:
-        """`now_ns` tells the time of the machine in Unix nanoseconds."""
+        """`now_ns` returns the machine's time in Unix nanoseconds."""
         self._now_ns = now_ns or time.time_ns
         self._seen: dict[Path, tuple[tuple[int, ...], bool]] = {}
 
     def changed(self, directory: Path) -> bool:
-        """Whether to read it now. One `stat`; a missing directory counts as unchanged.
+        """Whether to read a directory now. One `stat`. A missing directory counts as unchanged.
 
-        A caller that cannot read it then must `forget` it.
+        A caller that then fails to read it must `forget` it.
         """
         try:
             status = os.stat(directory)  # noqa: PTH116 - a third of Path.stat's time, often called
@@ -52,28 +53,28 @@ class DirectoryWatch:
         return True
 
     def forget(self, directory: Path) -> None:
-        """It is still to be read."""
+        """Mark a directory as unread."""
         self._seen.pop(directory, None)
 
 
 @dataclass(slots=True)
 class FoundQueues:
-    """What one look at the directories found."""
+    """Result of one scan of the directories."""
 
     queues: dict[QueueId, Path] = field(default_factory=dict[QueueId, Path])
-    """The queues that can be tiered, and their directories."""
+    """Tierable queues and their directories."""
     refused: dict[QueueId, str] = field(default_factory=dict[QueueId, str])
-    """The queues that cannot, each with one sentence that says why."""
+    """Queues that cannot be tiered, each with a reason as a sentence."""
     excluded: set[str] = field(default_factory=set[str])
-    """Topics that the filter leaves out."""
+    """Topics that the filter excludes."""
     findings: set[str] = field(default_factory=set[str])
-    """A sentence for each directory in a topic's that is no queue's."""
+    """A sentence for each directory within a topic's that is not a queue's."""
     troubles: set[str] = field(default_factory=set[str])
     """A sentence for each topic whose directory cannot be read now."""
 
 
 class QueueDirectories:
-    """Finds queues; reads again only the directories that changed."""
+    """Scan for queues that reads again only the directories that changed."""
 
     def __init__(self, layout: StoreLayout, is_excluded: Callable[[str], bool]) -> None:
         self._layout = layout
@@ -85,14 +86,15 @@ class QueueDirectories:
         self._troubles: dict[str, str] = {}
         self._directories: dict[str, Path] = {}
         self._volumes: dict[str, tuple[int, Path, frozenset[QueueId]]] = {}
-        """Device, place and queues of each topic's directory on another volume than `root`."""
+        """Device, path and queues of each topic whose directory is on another volume than
+        `root`."""
         self._refused: dict[str, str] = {}
         self._unjudged: set[str] = set()
         """A sentence for each place of refused topics that could not be read."""
 
     @property
     def root(self) -> Path:
-        """The directory of all of them."""
+        """Parent directory of all topics."""
         return self._layout.consume_queue
 
     def is_left_out(self, topic: str) -> bool:
@@ -100,10 +102,10 @@ class QueueDirectories:
         return self._is_excluded(topic) or check_path_component(topic) is not None
 
     def is_away(self, queue: QueueId) -> bool:
-        """Whether a queue that was not found may be there all the same: on a volume that is away.
+        """Whether a queue that was not found may still exist on a volume that is away.
 
-        So it is where its topic had a volume of its own, and that is not mounted, or not linked to.
-        Two `stat`s where it had.
+        This is so if its topic had a volume of its own that is not mounted, or not linked to. Two
+        `stat`s for such a topic.
         """
         if queue.topic not in self._volumes:
             return False
@@ -115,15 +117,15 @@ class QueueDirectories:
         return not is_there or os.path.lexists(place / str(queue.queue_id))
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Read the directories of these topics anew at the next look, and that of all."""
+        """Make the next scan read the directories of these topics again, and their parent."""
         self._watch.forget(self.root)
         for topic in topics:
             self._watch.forget(self.root / topic)
 
     def look(self) -> FoundQueues:
-        """All queues as of now. One `stat` for each topic when nothing changed.
+        """Return all present queues. One `stat` for each topic if nothing changed.
 
-        Where a topic's directory cannot be read, the queues that were found before remain.
+        If a topic's directory cannot be read, its earlier queues remain.
 
         Raises:
             Unavailable, Denied: another directory cannot be read.
@@ -131,7 +133,7 @@ class QueueDirectories:
         try:
             return self._look()
         except StoreError:
-            self._watch = DirectoryWatch()  # what was not read is still to be read
+            self._watch = DirectoryWatch()  # unread directories stay unread
             raise
 
     def _look(self) -> FoundQueues:
@@ -190,12 +192,12 @@ class QueueDirectories:
         }
 
     def _note_volume(self, topic: str, directory: Path) -> None:
-        """Remember where a topic's queues are, unless some are missing that were on a volume."""
+        """Record the volume of a topic's queues, unless queues that were on one are missing."""
         try:
             device = directory.stat().st_dev
             is_other = device != self.root.stat().st_dev
         except OSError:
-            self._watch.forget(directory)  # it went just now
+            self._watch.forget(directory)  # it was deleted just now
             return
         there = frozenset(self._queues[topic])
         if is_other and there:
@@ -217,7 +219,7 @@ class QueueDirectories:
 
 
 def _names_in(directory: Path) -> list[str]:
-    """The directories in a refused topic's; none if they cannot be read, which hides nothing."""
+    """Return a refused topic's directories; none if they cannot be read, which hides nothing."""
     try:
         return directories_in(directory)
     except (Unavailable, Denied):
@@ -225,7 +227,7 @@ def _names_in(directory: Path) -> list[str]:
 
 
 def refuse_name(found: FoundQueues, topic: str) -> bool:
-    """Whether a topic was refused for its name."""
+    """Refuse a topic for its name. Return whether it was refused."""
     reason = check_path_component(topic)
     if reason is not None:
         sentence = f"Its name cannot be one component of a path, for {reason}."
@@ -239,6 +241,6 @@ def refuse_name(found: FoundQueues, topic: str) -> bool:
 
 
 def _queue_id(name: str) -> int | None:
-    """The queue whose directory has this name; None if it is none's."""
+    """Parse a directory's name as a queue id; None if it is not one."""
     is_number = name.isascii() and name.isdigit() and len(name) <= len(str(INT32_MAX))
     return int(name) if is_number and str(int(name)) == name and int(name) <= INT32_MAX else None

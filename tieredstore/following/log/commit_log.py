@@ -1,4 +1,4 @@
-"""The CommitLog of a store as one run of positions over many files, some of them only pinned."""
+"""CommitLog of a store as one range of positions over many files, of which some are only pinned."""
 
 import os
 import threading
@@ -21,32 +21,32 @@ from tieredstore.following.file_errors import translated
 from tieredstore.following.log.mapped_files import MappedFiles, Places
 
 FILES_OPEN_MAX = 8
-"""Descriptors kept for reading: rounds read few files at a time."""
+"""Maximum of cached descriptors for reads. A round reads few files at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitLogTable:
-    """Which files there were at one moment."""
+    """Files of the CommitLog at one moment."""
 
     directory: Path
     file_bytes: int
     paths: Mapping[int, Path]
-    """By first byte; a pinned file by its pin."""
+    """Paths by first byte. A pinned file has the path of its pin."""
 
     min_position: int
-    """First byte that can be read; 0 while there is no file."""
+    """First readable position; 0 while there is no file."""
     live_position: int
-    """First byte of the broker's own files: what is missing below it was deleted."""
+    """First position of the broker's own files. Files missing below it were deleted."""
     end: int
-    """First byte after the last file."""
+    """First position after the last file."""
 
     def base_of(self, position: int) -> int:
-        """First byte of the file that holds `position`, whether it is there or not."""
+        """Return the first byte of the file that holds `position`, existing or not."""
         return position - position % self.file_bytes if self.file_bytes else 0
 
 
 def table_of(live: FileRun, pinned: Mapping[int, Path]) -> CommitLogTable:
-    """The broker's files and our pins of them: a pin is preferred, for it stays."""
+    """Join the broker's files and their pins. A pin has precedence, for it stays."""
     paths = {base: live.path_of(base) for base in live.bases}
     paths.update(pinned)
     low = min(paths, default=0)
@@ -56,9 +56,9 @@ def table_of(live: FileRun, pinned: Mapping[int, Path]) -> CommitLogTable:
 
 
 class _OpenFile:
-    """A descriptor for reading, closed with its last reference: reads may outlive the cache entry.
+    """Descriptor for reads, closed with its last reference: reads may outlive the cache entry.
 
-    The bytes of a file that the broker deletes can be read until the next look at the directory.
+    The bytes of a file that the broker deletes can be read until the next scan of the directory.
     """
 
     __slots__ = ("descriptor",)
@@ -73,7 +73,7 @@ class _OpenFile:
 
 
 class CommitLogFiles:
-    """Bytes of the CommitLog by position. Threads may share one; `table` is replaced whole.
+    """CommitLog bytes by position. Threads may share one: `table` is replaced as a whole.
 
     Keeps up to `FILES_OPEN_MAX` files open beside the mapped ones.
     """
@@ -84,7 +84,7 @@ class CommitLogFiles:
         table: CommitLogTable,
         look: Callable[[], CommitLogTable] | None = None,
     ) -> None:
-        """`look` finds which files there are now; without it, nobody but the owner knows."""
+        """`look` scans for the present files. Without it, only the owner updates `table`."""
         self._files = files
         self._look = look
         self._lock = threading.Lock()
@@ -100,23 +100,23 @@ class CommitLogFiles:
 
     @property
     def table(self) -> CommitLogTable:
-        """Which files there are."""
+        """Files of the CommitLog as of the last scan."""
         return self._table
 
     @table.setter
     def table(self, table: CommitLogTable) -> None:
         before, self._table = self._table, table
         there = set(table.paths.values())
-        # else a deleted file would keep its room on the disk
+        # else a deleted file would keep its disk space
         self._files.forget(set(before.paths.values()) - there)
         with self._lock:
             for path in [path for path in self._open if path not in there]:
                 del self._open[path]
 
     def reach(self, position: int) -> None:
-        """Look which files there are, if none is known that begins so far behind.
+        """Scan for files if `position` is beyond the last known one.
 
-        Whoever looks at something else than the log may see what points to a newer file of it.
+        A unit that was just read may point to a newer file of the log.
 
         Raises:
             Unavailable, Denied: the directories cannot be read.
@@ -125,10 +125,10 @@ class CommitLogFiles:
             self.table = self._look()
 
     def view(self, base: int) -> NDArray[np.uint8]:
-        """The file whose first byte is `base`; short where it was truncated.
+        """Map the file whose first byte is `base`; short if it was truncated.
 
         Raises:
-            OutOfRange: it is not there any more, or not yet.
+            OutOfRange: it does not exist any more, or not yet.
             Corrupt, Unavailable, Denied: as `MappedFiles.view`.
         """
         path = self.table.paths.get(base)
@@ -137,12 +137,15 @@ class CommitLogFiles:
         return self._files.view(path)
 
     def path_of(self, position: int) -> str:
-        """Path of the file that holds `position`, for people; damage may say any position."""
+        """Return the path of the file that holds `position`, for messages.
+
+        Any position is allowed.
+        """
         base = self.table.base_of(max(position, 0))
         return str(self.table.paths.get(base) or self.table.directory / local_file_name(base))
 
     def read_into(self, position: int, target: NDArray[np.uint8]) -> int:
-        """Read as many bytes from `position` on as there are, at most those of the target's length.
+        """Read as many bytes from `position` on as there are, at most the length of `target`.
 
         Stays in one file.
 
@@ -154,9 +157,9 @@ class CommitLogFiles:
         return self.fill(whole, position, len(target), 0, 1)
 
     def fill(self, places: Places, position: int, length: int, first: int, last: int) -> int:
-        """Read into places as `Places.fill`, through a descriptor that is kept.
+        """Read into places as `Places.fill`, through a cached descriptor.
 
-        Stays in one file, and raises what `read_into` raises.
+        Stays in one file. Errors as `read_into`.
         """
         table = self.table
         base = table.base_of(position)
@@ -171,7 +174,7 @@ class CommitLogFiles:
         return min(count, max(base + table.file_bytes - position, 0))
 
     def forget(self) -> None:
-        """Open each file anew when it is needed next."""
+        """Open each file again at its next use."""
         with self._lock:
             self._open.clear()
 
@@ -188,7 +191,7 @@ class CommitLogFiles:
             return file
 
     def record(self, position: int, size: int) -> memoryview:
-        """The bytes of one record, mapped and not copied.
+        """Return the bytes of one record, mapped and not copied.
 
         Raises:
             Corrupt: it would lie across files or beyond the end of a truncated one.
@@ -206,7 +209,7 @@ class CommitLogFiles:
         return view.data[start : start + size]
 
     def peek(self, position: int, length: int) -> bytes:
-        """A few bytes, through `MappedFiles.peek`; empty where there is no file.
+        """Read a few bytes through `MappedFiles.peek`; empty if there is no file.
 
         Raises:
             Corrupt, NotFound, Unavailable, Denied: as there.
@@ -216,27 +219,27 @@ class CommitLogFiles:
         return self._files.peek(path, position - base, length) if path is not None else b""
 
     def queue_of(self, position: int, size: int) -> QueueId | None:
-        """The queue that a record names; None where it cannot be read. O(1)."""
+        """Return the queue that a record names; None if it cannot be read. O(1)."""
         try:
             header, parts = locate_parts(raw := self.record(position, size), path="", position=0)
             topic = bytes(raw[parts.topic : parts.topic_end]).decode()
         except (StoreError, UnicodeDecodeError):
-            return None  # only a hint: who looks at all queues finds what this misses
+            return None  # only a hint: a full scan of the queues finds what this misses
         return QueueId(topic, header.queue_id)
 
     def check(self, queue: QueueId, offset: int, unit: ConsumeQueueUnit) -> RecordHeader:
-        """Read the record that a unit points to and compare everything that both say. O(record).
+        """Read the record that a unit points to and compare all fields that both have. O(record).
 
         Raises:
             Corrupt: there is no such record; path and position are the CommitLog's.
-            OutOfRange: its file was deleted, or is not there yet.
+            OutOfRange: its file was deleted, or does not exist yet.
             Unavailable, Denied: the file cannot be opened.
         """
         header, _ = self._checked(queue, offset, unit)
         return header
 
     def tags_code(self, queue: QueueId, offset: int, unit: ConsumeQueueUnit) -> int:
-        """What the record's TAGS property hashes to. O(record).
+        """Return the hash of the record's TAGS property. O(record).
 
         Raises:
             Corrupt, OutOfRange, Unavailable, Denied: as `check`.

@@ -1,10 +1,10 @@
-"""Confirmation of a replicated broker's messages: which of them no clean election takes back.
+"""Confirmation of a replicated broker's messages: those that no clean election takes back.
 
 A unit is written once the broker itself counts its record as confirmed. With
-`allAckInSyncStateSet=true` all replicas in sync have it by then. Otherwise the broker confirms what
-it alone has. Such a record is safe below the confirm offset of the checkpoint, which moves with the
-replicas' acknowledgements. It is also safe once it is older than the time after which the broker
-drops a silent replica from the set that the next master is elected from.
+`allAckInSyncStateSet=true` all replicas in sync have it by then. Otherwise the broker confirms
+records that it alone has. Such a record is safe below the confirm offset of the checkpoint, which
+moves with the replicas' acknowledgements. It is also safe once it is older than the time after
+which the broker drops a silent replica from the set that the next master is elected from.
 """
 
 import fcntl
@@ -26,12 +26,12 @@ FOREVER_MS = 1 << 62
 
 
 class Confirmed(NamedTuple):
-    """Bounds below which a record counts, if it has a unit: either of them suffices."""
+    """Bounds below which a record with a unit counts. Either of them suffices."""
 
     position: int
-    """The confirm offset of the checkpoint: every replica in sync has the bytes below it."""
+    """Confirm offset of the checkpoint: every replica in sync has the bytes below it."""
     stored_ms: int = -1
-    """Unix ms; records stored at or before this time count too. -1: none do."""
+    """Unix ms. Records stored at or before this time count, too. -1: none do."""
 
 
 def confirmed_now(
@@ -65,7 +65,7 @@ def confirmed_now(
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether a process holds the broker's lock, or that cannot be found out. Takes no lock."""
+    """Whether a process holds the broker's lock, or this is unknown. Takes no lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _last_write_ms(layout: StoreLayout) -> int:
-    """Time of the last write to the newest CommitLog file; 0 while there is none."""
+    """Return when the newest CommitLog file was last written, Unix ms; 0 if there is none."""
     run = scan_runs(layout.commit_logs)
     if not run.bases:
         return 0

@@ -19,23 +19,26 @@ from tieredstore.following.options import HotLogOptions
 from tieredstore.following.statistics import ScanStatistics
 
 PASSED_MAX = 256
-"""Records whose places are remembered between two calls of `take_passed`."""
+"""Maximum of records whose places are kept between two calls of `take_passed`."""
 STEPS_MAX = PASSED_MAX + 1
-"""Records that one look passes over; what is beyond shows as growth once more. With more of them
-all queues are looked at, whose units tell the end at once."""
+"""Maximum of records that one poll advances over.
+
+Later ones count as growth again. After more of them all queues are polled, whose units give the end
+at once.
+"""
 
 
 class Passed(NamedTuple):
-    """What the tail went over."""
+    """Records that the tail advanced over."""
 
     records: list[tuple[int, int]]
-    """Position and size of each."""
+    """Position and size of each record."""
     is_all: bool
-    """Whether those are all; else there were more, or what was passed was not looked at."""
+    """Whether the list is complete. Else there were more records, or some were not read."""
 
 
 class CommitLogTail:
-    """Where the next record will begin. Only a hint: growth that it misses is found by time."""
+    """Position of the next record. Only a hint: periodic scans find growth that it misses."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -47,9 +50,9 @@ class CommitLogTail:
         return f"<CommitLogTail at {self.position}>"
 
     def has_grown(self, log: CommitLogFiles) -> bool:
-        """Whether something stands at the end that did not stand there before. One small read.
+        """Whether the bytes at the end have changed. One small read.
 
-        Where its file cannot be read, nothing shows.
+        False if their file cannot be read.
 
         Raises:
             Unavailable: no file can be read right now.
@@ -57,7 +60,7 @@ class CommitLogTail:
         return self._read(log, self.position) != self._signature
 
     def reach(self, log: CommitLogFiles, at_least: int) -> bool:
-        """Go to `at_least` and over the records from there; whether the end moved.
+        """Advance to `at_least` and over the records from there. Return whether the end moved.
 
         Raises:
             Unavailable: as `has_grown`.
@@ -75,12 +78,12 @@ class CommitLogTail:
             place = min(place + step, base + log.table.file_bytes)
             signature = self._read(log, place)
         if _step(signature):
-            signature = b""  # as if nothing stood there: what does is growth
+            signature = b""  # as if the end were empty: bytes there count as growth
         self.position, self._signature = place, signature
         return (place, signature) != before
 
     def stand(self, log: CommitLogFiles, position: int) -> None:
-        """Go to `position`, up to which the caller read all records himself. One small read.
+        """Move to `position`, up to which the caller has read all records. One small read.
 
         Raises:
             Unavailable: as `has_grown`.
@@ -88,7 +91,7 @@ class CommitLogTail:
         self.position, self._signature = position, self._read(log, position)
 
     def take_passed(self) -> Passed:
-        """The records that were passed since the last call."""
+        """Return the records passed since the last call."""
         passed = Passed(self._passed, self._passed_all)
         self._passed, self._passed_all = [], True
         return passed
@@ -104,15 +107,15 @@ class CommitLogTail:
         try:
             return log.peek(position, BlankRecord.SIZE)
         except (NotFound, Corrupt):
-            return b""  # no file there yet, or it went: the directories tell
+            return b""  # no file there yet, or it was deleted: a scan of the directories decides
         except (Unavailable, Denied) as error:
             if is_of_the_process(error):
                 raise
-            return b""  # whose messages lie in that file is told by a look at all queues
+            return b""  # a poll of all queues reports messages in that file
 
 
 def _step(signature: bytes) -> int:
-    """Length of what begins with these bytes; 0 if it is nothing whole."""
+    """Return the length of the record with this head; 0 if it is not a whole head."""
     if len(signature) < BlankRecord.SIZE:
         return 0
     size, magic = BlankRecord.LAYOUT.unpack(signature)
@@ -122,7 +125,7 @@ def _step(signature: bytes) -> int:
 
 
 class FollowedLog:
-    """Which bytes of the CommitLog there are. One thread at a time; `files` may be read by many."""
+    """Present files and pins of the CommitLog. One thread at a time; many may read `files`."""
 
     def __init__(
         self,
@@ -131,10 +134,12 @@ class FollowedLog:
         options: HotLogOptions,
         statistics: ScanStatistics,
     ) -> None:
-        """Follow the CommitLog in `directories`; take up earlier pins, if any are configured.
+        """Follow the CommitLog in `directories`.
+
+        Include the pins of earlier processes, if configured.
 
         Raises:
-            Denied: the place for pins does not do, or may not be read.
+            Denied: the directory for pins is unsuitable, or may not be read.
             Unavailable: it cannot be read right now.
         """
         self._directories = tuple(directories)
@@ -145,17 +150,17 @@ class FollowedLog:
         self._identity = LogIdentity(directories)
         self._watches = {directory: DirectoryWatch() for directory in directories}
         self._volumes: dict[Path, int] = {}
-        """The device of each directory that had files."""
+        """Device of each directory that had files."""
         pin_paths = split_paths(options.pin_path)
         self.notes: Path | None = pin_paths[0] if pin_paths else None
-        """Our own directory, in which notes for a later start may lie; none without pins."""
+        """Directory of pins, which may hold notes for a later start; None without pins."""
         self._pins = Pins(pin_paths, directories, options.pinned_bytes_max) if pin_paths else None
 
     def __repr__(self) -> str:
         return f"<FollowedLog {self._directories[0]}: {self.tail}, {self._pins}>"
 
     def check(self) -> None:
-        """Assert what holds after a scan, of the pins too.
+        """Assert the invariants after a scan, of the pins, too.
 
         L1  0 <= min_position <= live_position <= end, and files begin at multiples of their length.
         """
@@ -172,7 +177,7 @@ class FollowedLog:
 
     @property
     def file_bytes(self) -> int:
-        """Length of the broker's files; 0 while there is none."""
+        """Length of the broker's files in bytes; 0 while there is none."""
         return self._live.file_bytes
 
     @property
@@ -181,15 +186,17 @@ class FollowedLog:
         return self.tail.position <= self.files.table.min_position
 
     def check_identity(self) -> None:
-        """Assure that the CommitLog still is the one that was read. One `stat`, rarely a scan.
+        """Check that the CommitLog was not replaced. One `stat`, rarely a scan.
 
         Raises:
-            Closed: another one took its place.
+            Closed: another one has replaced it.
         """
         self._identity.check(self.tail.position)
 
     def has_news(self) -> bool:
-        """Whether the log grew, or got a file. One small read, and a scan where the files are full.
+        """Whether the log has grown, or has a new file.
+
+        One small read, and a scan if the files are full.
 
         Raises:
             Unavailable, Denied: it cannot be read right now.
@@ -201,18 +208,18 @@ class FollowedLog:
         return self.tail.position >= end and scan_runs(self._directories).end > end
 
     def scan(self, low: Callable[[], int]) -> None:
-        """Look at the directory, and sync the pins with it.
+        """Scan the directory, and update the pins.
 
         Args:
-            low: first byte that may hold a message which is not tiered.
+            low: returns the first position that may hold an untiered message.
 
         Raises:
             Unavailable, Denied: the log cannot be read, or pinned, right now.
         """
         live = scan_runs(self._directories)
         if self._live.bases and not live.bases:
-            # A broker never deletes its last file. Taken at its word, this would drop pins and
-            # record gaps over messages that are there again in a moment.
+            # A broker never deletes its last file. Accepting this scan would drop pins and
+            # record gaps over messages that exist again in a moment.
             raise Unavailable(
                 "the CommitLog has no files any more: the store was moved or deleted",
                 str(self._live.directory),
@@ -230,11 +237,11 @@ class FollowedLog:
         self.sync_pins(low)
 
     def _check_volumes(self, live: FileRun) -> None:
-        """Take no directory whose volume is away for one whose files were deleted.
+        """Refuse a directory whose volume is away, which looks like one whose files were deleted.
 
         Raises:
             Unavailable: one that had files has none, and is gone or lies on another volume.
-            Denied: it may not be looked at.
+            Denied: it may not be read.
         """
         filled = {live.path_of(base).parent for base in live.bases}
         for directory in {*self._volumes, *filled}:
@@ -254,17 +261,17 @@ class FollowedLog:
                 )
 
     def _look(self) -> CommitLogTable:
-        """Which files there are now; no pin is made or dropped, which the next scan does."""
+        """Return the present files. The next scan creates and drops pins."""
         live = scan_runs(self._directories)
         if not live.bases:
             return self.files.table
         return table_of(live, {} if self._pins is None else self._pins.paths())
 
     def sync_pins(self, low: Callable[[], int]) -> None:
-        """Pin what lies above `low`, release what does not. Without pins, `low` is not called.
+        """Pin files above `low`, and release the others. Without pins, `low` is not called.
 
         Raises:
-            Unavailable, Denied: a pin cannot be made.
+            Unavailable, Denied: a pin cannot be created.
         """
         if self._pins is None:
             self.files.table = table_of(self._live, {})

@@ -13,12 +13,12 @@ from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.record_units import units_in
 
 MADE_BYTES_MAX = 256 << 20
-"""Of a whole store: 44 files of RocketMQ's usual length. Missing files are an exception, and what
-is made is released once it is tiered."""
+"""Memory in bytes for rebuilt files of a whole store: 44 files of RocketMQ's usual length. Missing
+files are an exception, and rebuilt ones are released once they are tiered."""
 
 
 class RebuildBudget:
-    """How much memory the made units of all queues take together. Guarded by its callers."""
+    """Memory budget of the rebuilt units of all queues. Guarded by its callers."""
 
     def __init__(self, bytes_max: int = MADE_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -40,19 +40,19 @@ class Hole:
     start: int
     end: int
     before: ConsumeQueueUnit
-    """The unit before the hole."""
+    """Unit before the hole."""
     after: ConsumeQueueUnit
-    """A good unit after it."""
+    """Good unit after it."""
 
 
 class MadeFiles:
-    """The made files of one queue, by first byte, within the budget of the store."""
+    """Rebuilt files of one queue, by first byte, within the budget of the store."""
 
     def __init__(self, budget: RebuildBudget) -> None:
         self.budget = budget
         self._files: dict[int, NDArray[np.uint8]] = {}
         self.findings: list[str] = []
-        """Sentences for people; whoever looks takes them."""
+        """Sentences for operators. The poll takes them."""
 
     def __repr__(self) -> str:
         return f"<MadeFiles: {len(self._files)} files, {self.bytes} bytes>"
@@ -62,24 +62,24 @@ class MadeFiles:
 
     @property
     def bases(self) -> KeysView[int]:
-        """First bytes of the made files."""
+        """First bytes of the rebuilt files."""
         return self._files.keys()
 
     @property
     def bytes(self) -> int:
-        """Memory of the made files."""
+        """Memory of the rebuilt files in bytes."""
         return sum(file.nbytes for file in self._files.values())
 
     def get(self, base: int) -> NDArray[np.uint8] | None:
-        """The bytes of one made file; None if it is none."""
+        """Return the bytes of one rebuilt file; None if there is none."""
         return self._files.get(base)
 
     def position_max(self, base: int) -> int:
-        """Where the last of the records of one made file begins."""
+        """Return the highest record position in one rebuilt file."""
         return int(self._files[base].view(UNIT_DTYPE)["position"].max())
 
     def make(self, log: CommitLogFiles, queue: QueueId, hole: Hole, file_bytes: int) -> list[int]:
-        """Make the files of a hole that begins where a file does, up to the last found unit.
+        """Rebuild the files of a hole that begins at a file boundary, up to the last found unit.
 
         Returns:
             Their first bytes; none if there is no room, or the hole's first record is not found.
@@ -96,24 +96,24 @@ class MadeFiles:
         start = hole.start * UNIT_BYTES
         bases = list(range(start, start + (last + 1) * UNIT_BYTES, file_bytes))
         for base in bases:
-            # a copy each, for a view of them all would keep the memory of those that are dropped
+            # one copy each, for a view of them all would keep the memory of dropped ones
             self._files[base] = raw[base - start : base - start + file_bytes].copy()
         self.budget.taken += len(bases) * file_bytes
         assert self.budget.room >= 0, "a hole is no longer than there is room"
         return bases
 
     def drop(self, base: int) -> None:
-        """Give the memory of one made file back."""
+        """Release the memory of one rebuilt file."""
         self.budget.taken -= self._files.pop(base).nbytes
 
 
 def units_of_hole(
     log: CommitLogFiles, queue: QueueId, hole: Hole, findings: list[str]
 ) -> Units | None:
-    """The units of a hole up to the first without a record, zero from there on; None if all are.
+    """Return the units of a hole up to the first without a record, then zeros; None without any.
 
-    What the broker deleted from the CommitLog has fillers. Reads only the CommitLog files between
-    the records before and after the hole; see `units_in` for the cost, and for `findings`.
+    Messages that the broker deleted from the CommitLog have fillers. Reads only the CommitLog files
+    between the records before and after the hole; see `units_in` for the cost, and for `findings`.
 
     Raises:
         Unavailable, Denied: a CommitLog file cannot be read.
@@ -127,7 +127,7 @@ def units_of_hole(
         try:
             found_in = units_in(log, base, frozenset({queue}), findings)
         except OutOfRange:
-            continue  # what it held stays zero
+            continue  # its units stay zero
         offsets, units = found_in.get(queue, ((), made[:0]))
         places = np.asarray(offsets, np.int64) - hole.start
         inside = (places >= 0) & (places < len(made))

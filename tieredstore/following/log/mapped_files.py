@@ -16,12 +16,12 @@ from provider.errors import Corrupt
 from tieredstore.following.file_errors import translated
 
 PLACES_A_CALL_MAX = 1024
-"""IOV_MAX, linux/uio.h: a call with more of them is refused."""
+"""IOV_MAX of linux/uio.h: a call with more places is refused."""
 SKIPPED = -1
-"""In place of a start: these bytes of the file go nowhere."""
+"""Start value of bytes of the file that are not stored."""
 
 _VECTOR = np.dtype([("address", np.uintp), ("length", np.uintp)])
-"""`struct iovec`, sys/uio.h."""
+"""`struct iovec` of sys/uio.h."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _preadv = getattr(_libc, "preadv64", None) or _libc.preadv
 _preadv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
@@ -38,7 +38,7 @@ class Places:
         self, buffer: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> None:
         skipped = starts == SKIPPED
-        # The kernel writes wherever it is told to.
+        # The kernel writes to any address that it is given.
         assert (lengths >= 0).all()
         assert (skipped | (starts >= 0) & (starts + lengths <= len(buffer))).all()
         assert buffer.flags.writeable
@@ -56,12 +56,12 @@ class Places:
         return len(self._vector)
 
     def fill(self, descriptor: int, position: int, length: int, first: int, last: int) -> int:
-        """Deal the file's bytes from `position` on out to the places `[first, last)`, once.
+        """Read the file's bytes from `position` on into the places `[first, last)`.
 
-        `length` is what these places add up to. Returns how many bytes were read: fewer only where
-        the file ends; what that leaves of a place is as it was. One `preadv` for each 1,024
-        places, outside the interpreter's lock: 1 us, 20 ns a place, and one copy of the bytes;
-        waits where the page cache has nothing.
+        Call it once for each. `length` is the sum of these places. Returns the number of bytes
+        read, which is lower only if the file ends; the rest of a place is unchanged. One `preadv`
+        for each 1,024 places, outside the interpreter's lock: 1 us, 20 ns a place, and one copy of
+        the bytes. Waits for pages that the page cache lacks.
 
         Raises:
             OSError: the file cannot be read.
@@ -87,7 +87,7 @@ class Places:
         return done
 
     def _advance(self, first: int, last: int, count: int) -> int:
-        """The first place that is not full after `count` bytes, cut to what is left of it."""
+        """Return the first place that is not full after `count` bytes, shortened to its rest."""
         ends = np.cumsum(self._vector["length"][first:last], dtype=np.int64)
         full = int(np.searchsorted(ends, count, side="right"))
         place = self._vector[first + full]
@@ -98,15 +98,15 @@ class Places:
 
 
 FAULT_AROUND_BYTES = 64 * 1024
-"""What one touch of a mapped file makes resident at most (Linux `fault_around_bytes`)."""
+"""Maximum that one touch of a mapped file makes resident, in bytes (Linux `fault_around_bytes`)."""
 
 
 class MappedFiles:
-    """Read-only mappings by path, the least recently used one given up first.
+    """Read-only mappings by path. The least recently used one is dropped first.
 
     Threads may share one. A view keeps its mapping alive, also after the file was deleted or the
-    mapping was given up here; it is unmapped when the last view goes. Files are opened with
-    `O_RDONLY` and nothing else.
+    mapping was dropped here. It is unmapped with the last view. Files are opened with `O_RDONLY`
+    only.
     """
 
     def __init__(self, files_max: int, resident_bytes_max: int) -> None:
@@ -116,7 +116,8 @@ class MappedFiles:
         self._files: OrderedDict[Path, mmap.mmap] = OrderedDict()
         self._touched_bytes = 0
         self._resident_bytes_before = _resident_file_bytes() or 0
-        """Of the whole process, when nothing was mapped or all entries were dropped."""
+        """Resident bytes of the whole process when nothing was mapped or all entries were
+        dropped."""
         self._closed = False
         self.opened = 0
         self.drops = 0
@@ -131,18 +132,18 @@ class MappedFiles:
         return len(self._files)
 
     def check(self) -> None:
-        """Assert that no more files are mapped than may be."""
+        """Assert the bound on mapped files."""
         assert len(self._files) <= self._files_max, f"{self}"
 
     def view(self, path: Path, *, reads_ahead: bool = True) -> NDArray[np.uint8]:
-        """The whole file, as long as it is now; costs one `fstat` when it is mapped already.
+        """Map the whole file at its present length. One `fstat` if it is mapped already.
 
-        Without `reads_ahead` a touch of a page that is not in the page cache reads that page alone
-        (`MADV_RANDOM`; `will_read` tells of more): for sparse files, of which a page behind the end
-        is touched to find it. As it is for whoever maps the file first.
+        Without `reads_ahead` a touch of a page that the page cache lacks reads that page alone
+        (`MADV_RANDOM`; see `will_read` for more). That is for sparse files, whose end is found by
+        touching a page after it. The first caller that maps a file decides.
 
-        A view that ends early is how a truncated file shows: touching what is missing would
-        raise SIGBUS, so a view never reaches beyond the length of this moment.
+        The view of a truncated file ends early: touching missing bytes would raise SIGBUS, so a
+        view never reaches beyond the present length.
 
         Raises:
             NotFound: it is not mapped, and it was deleted.
@@ -164,9 +165,9 @@ class MappedFiles:
         return np.frombuffer(mapped, dtype=np.uint8, count=length)
 
     def peek(self, path: Path, position: int, length: int) -> bytes:
-        """A few bytes at `position`, through the mapping if there is one, else one `pread`.
+        """Read a few bytes at `position`, through the mapping if there is one, else by one `pread`.
 
-        Does not map: looking at the tails of many idle queues must not throw out what is in use.
+        Does not map: polls of many idle queues must not evict mappings in use.
 
         Raises:
             NotFound, Corrupt, Unavailable, Denied: as `view`.
@@ -180,7 +181,7 @@ class MappedFiles:
         return self.read(path, position, length)
 
     def read(self, path: Path, position: int, length: int) -> bytes:
-        """As `peek`, of the file that has the name now, where that may be another one. One `pread`.
+        """Read as `peek`, but always from the file that now has the name. One `pread`.
 
         Raises:
             NotFound, Corrupt, Unavailable, Denied: as `view`.
@@ -197,7 +198,7 @@ class MappedFiles:
         return data
 
     def will_read(self, path: Path, position: int, length: int) -> None:
-        """Have the kernel read a part of a mapped file ahead; nothing is waited for."""
+        """Make the kernel read a part of a mapped file ahead. Does not wait."""
         with self._lock:
             mapped = self._files.get(path)
             start = position - position % mmap.PAGESIZE
@@ -206,12 +207,12 @@ class MappedFiles:
                 mapped.madvise(mmap.MADV_WILLNEED, start, end - start)
 
     def touched(self, places: int, span_bytes: int) -> None:
-        """Note that so many places within `span_bytes` of a file are about to be read.
+        """Record that `places` within `span_bytes` of a file are about to be read.
 
-        When what may be resident passes the bound, the kernel is asked what is, for the same page
-        is touched many times, and by reads that were not noted. If it is too much, or cannot be
-        told, all page table entries are dropped (`MADV_DONTNEED`; the pages stay in the page
-        cache, so touching them again is cheap).
+        When the estimate passes the bound, the kernel is asked for the resident bytes, for the same
+        page is touched many times, and by unrecorded reads. If they exceed the bound, or are
+        unknown, all page table entries are dropped (`MADV_DONTNEED`). The pages stay in the page
+        cache, so touching them again is cheap.
         """
         with self._lock:
             scattered_bytes = places * FAULT_AROUND_BYTES
@@ -230,18 +231,18 @@ class MappedFiles:
             self._resident_bytes_before = _resident_file_bytes() or 0
 
     def forget(self, paths: Iterable[Path]) -> None:
-        """Give up the mappings of files that may be other ones by now, or gone. O(paths)."""
+        """Drop the mappings of files that may be replaced or deleted. O(paths)."""
         with self._lock:
             for path in paths:
                 self._files.pop(path, None)
 
     def forget_all(self) -> None:
-        """Give up all mappings: each file is opened anew when it is needed next."""
+        """Drop all mappings. Each file is opened again at its next use."""
         with self._lock:
             self._files.clear()
 
     def close(self) -> None:
-        """Give up every mapping. Idempotent."""
+        """Drop all mappings. Idempotent."""
         with self._lock:
             self._closed = True
             self._files.clear()
@@ -268,7 +269,7 @@ class MappedFiles:
 
 
 def _resident_file_bytes() -> int | None:
-    """Bytes of mapped files that count as resident in this process; None if not known."""
+    """Return the resident bytes of mapped files in this process; None if unknown."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - on a hot path
             return int(file.read(256).split()[2]) * mmap.PAGESIZE

@@ -32,34 +32,34 @@ from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.options import WINDOW_BYTES
 
 _BATCH_PROPERTIES = {"INNER_NUM", "INNER_BASE"}
-"""What a broker gives every record that holds several messages."""
+"""Properties that a broker gives every record that holds several messages."""
 _UNWANTED = -1
 
 
 class QueueRun(NamedTuple):
-    """Units of one queue that follow one another."""
+    """Units of one queue with consecutive offsets."""
 
     queue: QueueId
     first: int
-    """Queue offset of the first."""
+    """Queue offset of the first unit."""
     units: Units
     is_batch: bool
     """Whether one of the records holds several messages, as those of a BatchCQ do."""
 
     @property
     def end(self) -> int:
-        """The queue offset after the last."""
+        """Queue offset after the last unit."""
         return self.first + len(self.units)
 
 
 def join_runs(runs: Sequence[QueueRun]) -> QueueRun:
-    """Runs of one queue that follow one another, as one; at least one."""
+    """Join consecutive runs of one queue; at least one."""
     units = np.concatenate([run.units for run in runs], dtype=UNIT_DTYPE)
     return QueueRun(runs[0].queue, runs[0].first, units, any(run.is_batch for run in runs))
 
 
 def join_neighbours(runs: Sequence[QueueRun]) -> Iterator[QueueRun]:
-    """Runs of one queue, of which those that follow one another are one."""
+    """Yield the runs of one queue, with consecutive ones joined."""
     begin = 0
     for index in range(1, len(runs) + 1):
         if index == len(runs) or runs[index].first != runs[index - 1].end:
@@ -68,17 +68,17 @@ def join_neighbours(runs: Sequence[QueueRun]) -> Iterator[QueueRun]:
 
 
 def split_run(run: QueueRun, count: int) -> tuple[QueueRun, QueueRun]:
-    """The first `count` units of a run, and the others."""
+    """Split a run after its first `count` units."""
     first = run._replace(units=run.units[:count])
     return first, run._replace(first=run.first + count, units=run.units[count:])
 
 
 @dataclass(frozen=True, slots=True)
 class UnitColumns:
-    """What the units of a piece of log say, one entry each, in the order of the log."""
+    """Unit fields of a part of the log, one entry for each unit, in the order of the log."""
 
     queues: list[QueueId]
-    """The queues that `numbers` count."""
+    """Queues that `numbers` index."""
     numbers: NDArray[np.int64]
     offsets: NDArray[np.int64]
     positions: NDArray[np.int64]
@@ -95,13 +95,13 @@ class UnitColumns:
         sizes: NDArray[np.int64],
         wanted: frozenset[QueueId] | None = None,
     ) -> Self:
-        """Describe the records at `starts` of a window that begins at `position`.
+        """Decode the records at `starts` of a window that begins at `position`.
 
-        Those of the `wanted` queues alone; None: of all. 2 us a record of theirs, 0.3 us one of a
-        queue with the same number.
+        Only those of the `wanted` queues; None: of all. 2 us for each of their records, 0.3 us for
+        one of another queue with the same number.
 
-        Prepared and rolled-back transactions have no unit. A record whose lengths do not add up
-        has none, either: the hole that it leaves shows in the offsets.
+        Prepared and rolled-back transactions have no unit. A record with contradictory lengths has
+        none, either: its hole shows in the offsets.
         """
         headers = headers_at(window, starts)
         transaction = headers["sys_flag"] & TRANSACTION_MASK
@@ -154,7 +154,7 @@ class UnitColumns:
         )
 
     def runs(self) -> list[QueueRun]:
-        """The units of each queue, split where its offsets do not follow one another.
+        """Return the units of each queue, split where its offsets are not consecutive.
 
         The runs of one queue are in the order of the log.
         """
@@ -183,9 +183,9 @@ def _are_batches(
     starts: NDArray[np.int64],
     sizes: NDArray[np.int64],
 ) -> NDArray[np.bool_]:
-    """Which records hold several messages: their flag and their properties both say so.
+    """Return a mask of records that hold several messages, by both flag and properties.
 
-    No checksum covers the flag: one bit that rotted would refuse the whole queue.
+    No checksum covers the flag, and one wrong bit would refuse the whole queue.
     """
     are = (sys_flags & INNER_BATCH) != 0
     for row in np.flatnonzero(are).tolist():
@@ -196,12 +196,12 @@ def _are_batches(
 
 
 def is_whole(raw: bytes, position: int) -> bool:
-    """Whether the last record of a log is there to its last byte, as far as its bytes tell.
+    """Whether the last record of a log is completely written, as far as its bytes show.
 
-    A broker copies a record into the mapped file while we look, and a crash may leave a part of
-    one. So its lengths add up, its checksums hold, and in its topic and properties, which no
-    checksum covers, no byte is zero, as every byte is that was not written. A record that has
-    such a byte counts once another one follows it.
+    The broker may be copying the record into the mapped file, and a crash may leave a part of it.
+    So its lengths must agree, its checksums must be right, and its topic and properties, which no
+    checksum covers, must have no zero byte, as unwritten bytes are zero. A record with a zero byte
+    there counts once another one follows it.
     """
     try:
         header, parts = locate_parts(raw, path="", position=position)
@@ -221,7 +221,7 @@ _MAGICS = (MAGIC_V1, MAGIC_V2)
 
 
 def has_begun_later(log: CommitLogFiles, base: int) -> bool:
-    """Whether a later file has a record: then this one is written no more, whatever it holds."""
+    """Whether a later file has a record, so that this file is complete."""
     for later in sorted(b for b in log.table.paths if b > base):
         try:
             raw = log.peek(later, BlankRecord.SIZE)
@@ -233,9 +233,9 @@ def has_begun_later(log: CommitLogFiles, base: int) -> bool:
 
 
 def records_after(log: CommitLogFiles, place: int, end: int) -> Iterator[int]:
-    """Places after `place` where a record seems to begin: its magic, and its own position.
+    """Yield positions after `place` at which a record seems to begin, by magic and own position.
 
-    Searches up to `end`, within one file, in windows that grow: 1 ms for each MB.
+    Searches up to `end`, within one file, in growing windows: 1 ms for each MB.
 
     Raises:
         OutOfRange, Unavailable, Denied: as `CommitLogFiles.read_into`.
@@ -277,17 +277,17 @@ def units_in(
     *,
     window_bytes: int = WINDOW_BYTES,
 ) -> dict[QueueId, tuple[NDArray[np.int64], Units]]:
-    """Queue offsets and units of the `wanted` queues' records in the CommitLog file at `base`.
+    """Return queue offsets and units of the `wanted` queues in the CommitLog file at `base`.
 
-    In the order of the log; offsets may have holes. Prepared and rolled-back transactions have no
-    units. Bytes that are no record are passed over up to the next record, once a later file has
-    begun; a sentence about them is added to `findings`.
+    In the order of the log. Offsets may have holes. Prepared and rolled-back transactions have no
+    units. Bytes without a record are skipped up to the next record, once a later file has begun. A
+    sentence about them is added to `findings`.
 
     Reads the file in windows of at least 8 bytes, longer ones for longer records: about 0.4 us for
     each record, 4 us for each wanted one, and 0.6 us for one of another topic with a wanted number.
 
     Raises:
-        OutOfRange: the file is not there any more, or not yet.
+        OutOfRange: the file does not exist any more, or not yet.
         Unavailable, Denied: it cannot be read.
     """
     pieces: dict[QueueId, list[QueueRun]] = {}
@@ -299,7 +299,7 @@ def units_in(
 
 
 def _joined(runs: Sequence[QueueRun]) -> tuple[NDArray[np.int64], Units]:
-    """Queue offsets and units of one queue's runs."""
+    """Return queue offsets and units of one queue's runs."""
     offsets = np.concatenate([np.arange(run.first, run.end) for run in runs])
     return offsets, np.concatenate([run.units for run in runs], dtype=UNIT_DTYPE)
 
@@ -307,13 +307,16 @@ def _joined(runs: Sequence[QueueRun]) -> tuple[NDArray[np.int64], Units]:
 def _windows(
     log: CommitLogFiles, base: int, window_bytes: int, findings: list[str]
 ) -> Iterator[tuple[int, NDArray[np.uint8], Walk]]:
-    """Windows that begin where a record does, with their position; each takes the last one's place.
+    """Yield windows that begin at a record, with their position. They share one buffer.
 
     A record longer than a window makes the windows longer.
     """
     place, end = base, base + log.table.file_bytes
     last = place
-    """The last record, whose length may lie: what is searched for lies after its beginning."""
+    """Position of the last record.
+
+    Its length may be wrong, so a search begins right after its start.
+    """
     holes: list[tuple[int, int]] = []
     memory = np.empty(min(window_bytes, end - base), np.uint8)
     while place < end:
@@ -340,7 +343,7 @@ def _windows(
 
 
 def _passed_over(log: CommitLogFiles, holes: Sequence[tuple[int, int]]) -> str:
-    """What a person must know of the places that hold no record; at least one."""
+    """Describe the places without a record for an operator; at least one."""
     first = holes[0][0]
     more = f", nor at {len(holes) - 1:,} more" if len(holes) > 1 else ""
     return (

@@ -33,20 +33,23 @@ ROTTED = (
 
 
 class BodyCheck:
-    """Counts each damaged message once, and says the first one of each queue. Thread-safe."""
+    """Verification of bodies.
+
+    Counts each damaged message once, and reports the first of each queue. Thread-safe.
+    """
 
     def __init__(
         self, log: CommitLogFiles, statistics: ScanStatistics, lock: threading.Lock
     ) -> None:
-        """`lock` guards the statistics. It is taken only where something is damaged."""
+        """`lock` guards the statistics. It is taken only for damage."""
         self._log = log
         self._statistics = statistics
         self._lock = lock
         self._seen: dict[QueueId, int] = {}
-        """The offset after the last damaged message of a queue: a round may be tried again."""
+        """Offset after the last damaged message of each queue, for a round may be retried."""
 
     def look(self, wanted: Wanted, batch: MessageBatch) -> None:
-        """Compare the bodies of a batch, and of whole records where they have a checksum.
+        """Verify the bodies of a batch, and whole records if they have a checksum.
 
         About 0.15 us a message and 50 ns per KiB.
         """
@@ -69,12 +72,12 @@ class BodyCheck:
 
 
 GAP_BYTES_MAX = 16 << 10
-"""Bytes of others between two records that are read along: copying more of them would cost more
-than another call."""
+"""Largest gap between two records that is read along, in bytes. Copying more would cost more than
+another call."""
 
 
 class _Share(NamedTuple):
-    """What one queue has of a round: the records `[first, last)`; none if its first unit is bad."""
+    """Records `[first, last)` of a round for one queue; none if its first unit is bad."""
 
     wanted: Wanted
     first: int
@@ -82,13 +85,13 @@ class _Share(NamedTuple):
 
 
 class _Records(NamedTuple):
-    """The records of a round, one entry each, queue after queue."""
+    """Records of a round, one entry each, queue after queue."""
 
     positions: NDArray[np.int64]
-    """First byte in the CommitLog."""
+    """CommitLog position of the first byte."""
     sizes: NDArray[np.int64]
     starts: NDArray[np.int64]
-    """First byte in the round's buffer, where they lie back to back."""
+    """First byte in the round's buffer, where records lie back to back."""
     tag_hashes: NDArray[np.int64]
 
 
@@ -102,12 +105,12 @@ class _Failure(NamedTuple):
 def gather_round(
     log: CommitLogFiles, wanted: Sequence[Wanted], *, bytes_max: int, buffers: BufferPool
 ) -> list[MessageBatch | StoreError]:
-    """The records that each of `wanted` names, or why there are none; in the same order.
+    """Read the records of each of `wanted`, or the errors, in the same order.
 
-    Copies first and verifies the copy, so that what was verified is what is tiered. A batch ends
-    before its first record that fails, and where the round has `bytes_max` bytes, though it has
-    one message at least; an error is about its first record. About 0.3 us a record and one copy of
-    its bytes; blocks on cold pages.
+    Copies first and verifies the copy, so that exactly the verified bytes are tiered. A batch ends
+    before its first record that fails, and when the round has `bytes_max` bytes, but it has one
+    message at least. An error is about its first record. About 0.3 us a record and one copy of its
+    bytes. Blocks on cold pages.
     """
     shares, records = _lay_out(log, wanted, bytes_max)
     data = buffers.take(int(records.sizes.sum()))
@@ -122,7 +125,7 @@ def gather_round(
 def _lay_out(
     log: CommitLogFiles, wanted: Sequence[Wanted], bytes_max: int
 ) -> tuple[list[_Share], _Records]:
-    """Where everything goes, as far as units can be believed and `bytes_max` reaches."""
+    """Lay out the buffer, up to the first incredible unit of each queue and up to `bytes_max`."""
     units = np.concatenate([item.references for item in wanted], dtype=UNIT_DTYPE)
     positions = units["position"].astype(np.int64)
     sizes = units["size"].astype(np.int64)
@@ -150,13 +153,13 @@ def _lay_out(
 def _leading_true(
     log: CommitLogFiles, positions: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> int:
-    """How many leading units are not refuted by their record's length, where they claim so much.
+    """Return the number of leading units whose large sizes agree with their record's length.
 
-    Else one that lies would take up to 2 GiB of memory before it is found out.
+    Otherwise a wrong one would take up to 2 GiB of memory before it is detected.
     """
     for index in np.flatnonzero(sizes > WINDOW_BYTES).tolist():
         said = np.zeros(4, np.uint8)
-        with suppress(StoreError):  # the copy meets it again, and names it
+        with suppress(StoreError):  # the copy meets the error again, and reports it
             length = log.read_into(int(positions[index]), said)
             if length < len(said) or int(said.view(">i4")[0]) != sizes[index]:
                 return index
@@ -164,7 +167,7 @@ def _leading_true(
 
 
 def _copy(log: CommitLogFiles, records: _Records, data: NDArray[np.uint8]) -> Iterator[_Failure]:
-    """Copy all records to their places; what is yielded could not be."""
+    """Copy all records to their places. Yield those that fail."""
     if not len(records.positions):
         return
     order = np.argsort(records.positions, kind="stable")
@@ -190,9 +193,10 @@ def _copy(log: CommitLogFiles, records: _Records, data: NDArray[np.uint8]) -> It
 def _pieces(
     positions: NDArray[np.int64], ends: NDArray[np.int64], file_bytes: int
 ) -> NDArray[np.int64]:
-    """Where runs of neighbours begin, and the end: read by one call, they fail or succeed as one.
+    """Return the begins of runs of neighbours, and the end.
 
-    Neighbours lie in one file and begin in the same window of it; what overlaps is none.
+    One call reads a run or fails as a whole. Neighbours lie in one file and begin in the same
+    window of it. Overlapping records are none.
     """
     gaps = positions[1:] - ends[:-1]
     apart = (gaps < 0) | (gaps > GAP_BYTES_MAX)
@@ -208,10 +212,10 @@ def _places(
     pieces: NDArray[np.int64],
     data: NDArray[np.uint8],
 ) -> tuple[Places, NDArray[np.int64]]:
-    """Where the bytes of all pieces go, in the order of the log; each piece's first place.
+    """Return the places of all runs' bytes in the order of the log, and each run's first place.
 
-    What lies back to back both in the log and in the buffer is one place; what lies between two
-    records of a piece is skipped.
+    Bytes back to back both in the log and in the buffer are one place. Bytes between two records of
+    a run are skipped.
     """
     lengths = ends - positions
     gaps = np.zeros_like(positions)
@@ -237,7 +241,7 @@ def _places(
 def _verify_all(
     data: NDArray[np.uint8], records: _Records, shares: Sequence[_Share]
 ) -> NDArray[np.int64] | None:
-    """Store timestamps of all records; None unless each is what its unit and its place promise.
+    """Return the store timestamps of all records; None unless each fits its unit and position.
 
     One pass for each topic.
     """
@@ -272,7 +276,7 @@ def _judge(
     share: _Share,
     failures: Sequence[_Failure],
 ) -> MessageBatch | StoreError:
-    """What one queue gets of a round in which something is wrong."""
+    """Return the result of one queue in a round with an error."""
     queue, start, references = share.wanted
     if share.first == share.last:
         unit = references[0]
@@ -309,9 +313,9 @@ def _judge(
 def _replace_addresses(
     data: NDArray[np.uint8], records: _Records, part: slice = slice(None)
 ) -> None:
-    """Put the records' own tags codes in the place of addresses (`enableConsumeQueueExt`).
+    """Replace addresses (`enableConsumeQueueExt`) by the records' own tags codes.
 
-    The records were verified. Costs one comparison a record where there is no address.
+    The records were verified. Costs one comparison a record if there is no address.
     """
     codes = records.tag_hashes[part]
     rows = np.flatnonzero(codes <= EXTENDED_ADDRESS_MAX)
@@ -344,10 +348,10 @@ def _cut_off(log: CommitLogFiles, records: _Records, index: int, end: int) -> Co
 
 
 def _hole(log: CommitLogFiles, position: int) -> Corrupt | None:
-    """A broker deletes its oldest files first: nothing else can be missing, or waited for.
+    """Return the error of a missing file: a broker deletes only its oldest files.
 
-    Not so between files that only pins keep and the broker's own: what was not pinned there is
-    gone.
+    None for files between those that only pins keep and the broker's own: files not pinned there
+    are gone.
     """
     table = log.table
     base = table.base_of(position)

@@ -29,7 +29,8 @@ from tieredstore.following.options import WINDOW_BYTES
 from tieredstore.following.queues.files import partition_point
 
 WINDOW_BYTES_MIN = 64 << 10
-"""What is read first: a log that trickles has little behind its known end, and then zeros."""
+"""Size of the first window in bytes. A slowly growing log has little after its known end, and then
+zeros."""
 LOST_TAIL = (
     "a record of the CommitLog that was read is another one now: the log lost its tail while it "
     "was followed; nothing more was tiered, for only a start compares every queue with the tier"
@@ -46,14 +47,14 @@ _MAGICS = (MAGIC_V1, MAGIC_V2)
 
 
 class LastRecord(NamedTuple):
-    """A record that was read, to tell later whether the log still is the same."""
+    """Fingerprint of a record that was read, to check later whether the log is still the same."""
 
     position: int
     head: bytes
-    """Its first 48 bytes: with queue offset, checksum and time, no two records have the same."""
+    """First 48 bytes of the record. With queue offset, checksum and time they are unique."""
 
     def is_there(self, log: CommitLogFiles) -> bool:
-        """Whether it still stands there; True where its file was deleted. One small read.
+        """Whether the record is still there; True if its file was deleted. One small read.
 
         Raises:
             Unavailable, Denied: it cannot be read now.
@@ -63,22 +64,22 @@ class LastRecord(NamedTuple):
         except NotFound:
             return True
         except Corrupt:
-            return False  # the file was cut off before it
+            return False  # the file was truncated before it
         return found in (b"", self.head)
 
 
 @dataclass(slots=True)
 class Piece:
-    """What one step read."""
+    """Result of one step of the scan."""
 
     next: int
-    """Where the next step begins."""
+    """Position of the next step."""
     last: LastRecord | None
     runs: list[QueueRun] = field(default_factory=list[QueueRun])
-    """In the order of the log, as far as those of one queue are concerned."""
+    """Runs in the order of the log, as far as those of one queue are concerned."""
     findings: list[str] = field(default_factory=list[str])
     holes: dict[int, int] = field(default_factory=dict[int, int])
-    """What was passed over without its records: first byte of a file, and of what it lacks."""
+    """Skipped bytes: first byte of each file, and first position that was skipped in it."""
     missing: set[int] = field(default_factory=set[int])
     """First bytes of the files that were missing amid others."""
     is_all: bool = False
@@ -88,9 +89,9 @@ class Piece:
 
 
 class LogScan:
-    """Where the records have been read up to. One thread at a time.
+    """Scan of records up to a position. One thread at a time.
 
-    R1  Every record below `position` that is in the log was in a piece, once and in order.
+    R1  Every record of the log below `position` was in a piece, once and in order.
     """
 
     def __init__(self, position: int = 0) -> None:
@@ -98,23 +99,23 @@ class LogScan:
         self.last: LastRecord | None = None
         self._window_bytes = WINDOW_BYTES_MIN
         self._holes: dict[int, int] = {}
-        """The holes that the log has below `position`, as in `Piece`; the first of each file."""
+        """Holes of the log below `position`, as in `Piece`; the first of each file."""
         self._missing: set[int] = set()
-        """First bytes of the files among them that are missing whole."""
+        """First bytes of the files among `_holes` that are missing as a whole."""
 
     def __repr__(self) -> str:
         return f"<LogScan at {self.position}>"
 
     def read(self, log: CommitLogFiles, confirmed: Confirmed | None, *, bytes_max: int) -> Piece:
-        """The records from `position` on, some `bytes_max` bytes of them. Changes nothing.
+        """Read the records from `position` on, some `bytes_max` bytes of them. Changes nothing.
 
         Args:
-            log: where they are.
-            confirmed: which records count; None: all.
-            bytes_max: after how many bytes to stop; one window is always read.
+            log: the CommitLog.
+            confirmed: bounds of the records that count; None: all do.
+            bytes_max: bytes after which to stop; one window is always read.
 
         Raises:
-            Closed: what was read before is not there any more.
+            Closed: records that were read before do not exist any more.
             Unavailable, Denied: the log cannot be read now.
         """
         if self.last is not None and not self.last.is_there(log):
@@ -127,17 +128,17 @@ class LogScan:
         return piece
 
     def accept(self, piece: Piece) -> None:
-        """What was read is kept: go on behind it."""
+        """Accept a piece: advance `position` to its end."""
         assert piece.next >= self.position, f"R1: {self}, {piece.next}"
         self.position, self.last = piece.next, piece.last
         self._holes = {**piece.holes, **self._holes}
         self._missing |= piece.missing
 
     def first_hole(self, log: CommitLogFiles) -> int | None:
-        """The first position below which all is read; None: that is `position`.
+        """Return the first position below which all is read; None: that is `position`.
 
-        What lies in a hole may be readable again at a later start, until the broker comes to delete
-        files behind it. O(holes), of which each file has one at most.
+        A later start may find a hole readable again, until the broker deletes files after it.
+        O(holes), of which each file has one at most.
         """
         live = log.table.live_position
         self._holes = {base: at for base, at in self._holes.items() if base >= live}
@@ -145,13 +146,13 @@ class LogScan:
         return min(self._holes.values(), default=None)
 
     def files_again(self, log: CommitLogFiles) -> list[str]:
-        """A sentence for each file that was missing, and is there again since the last call."""
+        """Return a sentence for each missing file that was restored since the last call."""
         again = sorted(self._missing & log.table.paths.keys())
         self._missing.difference_update(again)
         return [AGAIN.format(log.path_of(base)) for base in again]
 
     def _step(self, log: CommitLogFiles, confirmed: Confirmed | None, piece: Piece) -> bool:
-        """Read one window; whether there may be more."""
+        """Read one window. Return whether there may be more."""
         table = log.table
         place = max(piece.next, table.min_position)
         base = table.base_of(place)
@@ -168,7 +169,7 @@ class LogScan:
         try:
             window = self._read_window(log, place, base + table.file_bytes)
         except NotFound:
-            return False  # deleted since the directory was looked at
+            return False  # deleted since the directory was scanned
         walk = walk_records(window)
         count, after = _leading_whole(window, walk, place)
         is_cut = False
@@ -193,7 +194,7 @@ class LogScan:
         return True
 
     def _read_window(self, log: CommitLogFiles, place: int, end: int) -> NDArray[np.uint8]:
-        """A window that holds one record at least, if there is a whole one."""
+        """Read a window with one record at least, if there is a whole one."""
         memory = np.empty(min(self._window_bytes, end - place), np.uint8)
         window = memory[: log.read_into(place, memory)]
         is_full = len(window) == len(memory) >= BlankRecord.SIZE
@@ -218,7 +219,7 @@ class LogScan:
         piece.last = LastRecord(place + start, window[start : start + HEAD.size].tobytes())
 
     def _skip(self, log: CommitLogFiles, place: int, end: int, piece: Piece) -> None:
-        """Pass over bytes that are no record, up to the next one of this file, or to its end."""
+        """Skip bytes without a record, up to the next one of this file, or to its end."""
         piece.next = next(records_after(log, place, end), end)
         piece.findings.append(
             f"{log.path_of(place)} holds no record in {piece.next - place} bytes from position "
@@ -229,7 +230,7 @@ class LogScan:
 def _counting(
     window: NDArray[np.uint8], walk: Walk, first: int, count: int, stored_ms: int
 ) -> tuple[int, int]:
-    """How many of `count` records count, if the `first` ones do; the last one's store timestamp."""
+    """Return how many of `count` records count, if `first` do, and the last store timestamp."""
     if stored_ms == FOREVER_MS or first == count:
         return count, 0
 
@@ -245,9 +246,9 @@ def _counting(
 
 
 def _leading_whole(window: NDArray[np.uint8], walk: Walk, place: int) -> tuple[int, int]:
-    """How many records of a walk are whole, and how far into the window the next one is.
+    """Return the number of whole records of a walk, and the offset of the next one in the window.
 
-    A record that another one follows is: the broker writes one after the other.
+    A record that is followed by another one is whole, for the broker writes them in order.
     """
     count = len(walk.starts)
     if count and not window[walk.end : walk.end + BlankRecord.SIZE].any():
@@ -260,17 +261,17 @@ def _leading_whole(window: NDArray[np.uint8], walk: Walk, place: int) -> tuple[i
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Everything of the log below `position` that is to be tiered is durable in the tier."""
+    """Replay position, below which all messages to tier are durable in the tier."""
 
     position: int
     last: LastRecord | None
-    """The last record that had been read then: the log is the same while it stands there."""
+    """Last record that had been read. The log is the same while the record is there."""
 
     def holds(self, log: CommitLogFiles) -> bool:
-        """Whether the log still is the one that was followed. One small read.
+        """Whether the log still is the followed one. One small read.
 
-        Where the file of the record was deleted, so was the one that `position` lies in, and
-        reading begins at the log's first file whatever was remembered.
+        If the file of the record was deleted, so was the file of `position`. Reading then begins at
+        the log's first file in any case.
 
         Raises:
             Unavailable, Denied: it cannot be read now.
@@ -283,13 +284,13 @@ class Remembered:
             return False
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Encode as JSON."""
         last = None if self.last is None else [self.last.position, self.last.head.hex()]
         return orjson.dumps({"position": self.position, "record": last})
 
     @classmethod
     def decode(cls, raw: bytes) -> Self | None:
-        """What was encoded; None if that is anything else, for then all is read again."""
+        """Decode a replay position; None if it is invalid, so that all is read again."""
         try:
             said = orjson.loads(raw)
             position, record = int(said["position"]), said["record"]

@@ -26,8 +26,8 @@ ALONE = (
 class Beginnings:
     """Records that begin no queue yet, one of each name.
 
-    A log that is there from its first byte has a queue from offset 0 on. One record at another
-    offset waits for the next; what else is read of a broker's log tells nothing.
+    A log that exists from its first byte has its queues from offset 0 on. A single record at
+    another offset waits for the next one. Other reads of a log prove nothing.
     """
 
     def __init__(self) -> None:
@@ -35,18 +35,18 @@ class Beginnings:
         """Whether the log was read from its first byte on, without a hole."""
         self._alone: dict[QueueId, QueueRun] = {}
         self.findings: list[str] = []
-        """Sentences for people, until they are taken."""
+        """Sentences for operators, until they are taken."""
 
     def __repr__(self) -> str:
         return f"<Beginnings: {len(self._alone)} alone>"
 
     def take_findings(self) -> list[str]:
-        """The sentences since the last call."""
+        """Return the sentences since the last call."""
         taken, self.findings = self.findings, []
         return taken
 
     def admit(self, run: QueueRun) -> QueueRun | None:
-        """What begins the queue of a run of which nothing was read; None: nothing does yet."""
+        """Return the run that begins a new queue; None while none does."""
         alone = self._alone.pop(run.queue, None)
         if alone is not None and run.first == alone.end:
             return join_runs([alone, run])
@@ -59,20 +59,20 @@ class Beginnings:
 
 
 class Begin(NamedTuple):
-    """Where a queue begins, as far as is known."""
+    """Begin of a queue, as far as is known."""
 
     offset: int
     position: int
-    """Where that message lies, or all that was read of the log ends."""
+    """Position of that message, or the end of the read part of the log."""
 
 
 def units_before(
     log: CommitLogFiles, begins: Mapping[QueueId, Begin], findings: list[str]
 ) -> dict[QueueId, tuple[int, Units]]:
-    """First offset and units of the messages that go on where each queue begins.
+    """Return first offset and units of the messages that continue each queue before its begin.
 
-    Walks every file below those places (see `units_in` for the cost and for `findings`), and takes
-    nothing from what was read before. Holds 28 bytes for each message that it finds.
+    Scans every file below those positions (see `units_in` for the cost and for `findings`) without
+    reusing earlier reads. Holds 28 bytes for each message that it finds.
 
     Raises:
         Unavailable, Denied: a CommitLog file cannot be read.
@@ -85,7 +85,7 @@ def units_before(
         try:
             runs = units_in(log, base, frozenset(begins), findings)
         except OutOfRange:
-            continue  # it went just now
+            continue  # it was deleted just now
         for queue, (offsets, units) in runs.items():
             own = units["position"] < begins[queue].position
             if own.any():
@@ -100,7 +100,7 @@ def units_before(
 def _last_run(
     before: tuple[int, Units] | None, offsets: NDArray[np.int64], units: Units
 ) -> tuple[int, Units]:
-    """What follows the last hole of a run and what comes after it: first offset and units."""
+    """Return first offset and units after the last hole of two successive runs."""
     breaks = np.flatnonzero(np.diff(offsets) != 1)
     if len(breaks):
         at = int(breaks[-1]) + 1
@@ -144,21 +144,21 @@ BATCH = (
 
 
 class Taken(Enum):
-    """What became of a run."""
+    """Result of adding a run."""
 
     KEPT = "kept"
     ALONE = "alone"
-    """Kept, and all that was kept before is to be dropped."""
+    """Kept. All earlier units must be dropped."""
     DROPPED = "dropped"
     INSTEAD = "instead"
-    """Kept, in place of all that was kept from its first offset on."""
+    """Kept, in place of all units from its first offset on."""
     SUCCEEDS = "succeeds"
-    """Of another queue of this name, that was made after this one was deleted."""
+    """The run is of a queue that was created again after this one was deleted."""
 
 
 @dataclass(slots=True)
 class LoggedQueue:
-    """The offsets of one queue, and what is known of it.
+    """Offsets and state of one queue.
 
     N1  start <= end, and the ranges in `later` lie above `end`, apart from one another.
     N2  A queue that is READY has nothing in `later`, and no `detail`.
@@ -166,36 +166,38 @@ class LoggedQueue:
 
     id: QueueId
     number: int
-    """What its units are kept under."""
+    """Key of its units."""
     start: int
-    """First message that can be read."""
+    """First readable offset."""
     end: int
-    """After the last message of the run of offsets that begins at `start`."""
+    """Offset after the last message of the consecutive run that begins at `start`."""
     end_position: int = 0
-    """Where the record of that one ends in the CommitLog."""
+    """CommitLog position after the record of that last message."""
     later: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    """Offsets after a hole: start, end, and where the last record ends."""
+    """Offsets after a hole: start, end, and the position after the last record."""
     doubt: QueueRun | None = None
-    """The newest record, if its offset does not follow those before it: it may be damaged, for no
-    checksum covers what it says of queue and offset."""
+    """Newest record, if its offset does not follow the earlier ones.
+
+    It may be damaged, for no checksum covers queue and offset.
+    """
     findings: list[str] = field(default_factory=list[str])
-    """Sentences for people, until they are taken."""
+    """Sentences for operators, until they are taken."""
     detail: str = ""
-    """Why it stops at `end`."""
+    """Reason for which it stops at `end`."""
     has_ended: bool = False
-    """Nothing more of it counts, for its offsets began again."""
+    """Whether nothing more of it counts, for its offsets began again."""
     again: tuple[int, int, int] = (0, 0, 0)
-    """The offsets that were given again: start, end, and where the last record ends."""
+    """Offsets that were assigned again: start, end, and the position after the last record."""
     is_batch: bool = False
     deleted: DeletedQueue | None = None
-    """The queue that had this name before."""
+    """Queue that had this name before."""
     released: int | None = None
-    """What lies below is tiered; None: the dispatcher did not say yet."""
+    """Offset below which all messages are tiered; None: not reported by the dispatcher yet."""
     reported: int | None = None
-    """An offset that a reader found damaged or unreadable."""
+    """Offset that a reader found damaged or unreadable."""
     untold: str = ""
     damage: str = ""
-    """What is wrong with the message that was reported."""
+    """Damage of the reported message."""
     unreadable: str = ""
 
     def check(self) -> None:
@@ -208,31 +210,31 @@ class LoggedQueue:
 
     @property
     def top(self) -> int:
-        """The offset after the last message that counts."""
+        """Offset after the last message that counts."""
         return self.later[-1][1] if self.later else self.end
 
     def _is_all_gone(self, low: int) -> bool:
-        """Whether all that was read of it was deleted: so may be what followed, before it was."""
+        """Whether all messages read were deleted. Later ones may then be deleted unread, too."""
         return self.start == self.end and not self.later and 0 < self.end_position <= low
 
     def admit(self, run: QueueRun, low: int) -> list[QueueRun]:
-        """What counts by now of what follows in the log, and of the record in doubt before it.
+        """Return the runs that count by now, given the next run in the log.
 
-        One record whose offset does not follow counts once another one follows it there, be it
-        above a hole. Otherwise it is damaged, and is passed over with a finding. The CommitLog was
-        deleted below `low`.
+        They may include the record in doubt before it. A record whose offset does not follow counts
+        once another one follows it, even above a hole. Otherwise it is damaged, and is skipped with
+        a finding. The CommitLog was deleted below `low`.
         """
         if self.has_ended or self.is_batch:
-            return [run]  # dropped, whatever it is
+            return [run]  # dropped in any case
         doubt, self.doubt = self.doubt, None
         if doubt is not None:
             is_passed = run.first == self.top and doubt.first > 0
             if run.first == doubt.end and not is_passed:
                 return [join_runs([doubt, run])]
             if self.top < doubt.first < run.first:
-                return [doubt, run]  # both lie behind holes
+                return [doubt, run]  # both lie after holes
             self._misplaced(doubt, run.first)
-        if run.first == self.top - 1 > 0 and len(run.units) > 1:  # one record took a place twice
+        if run.first == self.top - 1 > 0 and len(run.units) > 1:  # one record took an offset twice
             first, run = split_run(run, 1)
             self._misplaced(first, run.first)
         if run.first > self.top and self._is_all_gone(low):
@@ -250,10 +252,10 @@ class LoggedQueue:
         self.findings.append(said)
 
     def take(self, run: QueueRun, low: int, *, is_published: bool) -> Taken:
-        """Take in what `admit` lets in.
+        """Add a run that `admit` returned.
 
-        Offsets that begin again begin the queue anew, as long as no one was told of it. What the
-        broker deleted before it was read leaves no hole behind: the queue begins above it.
+        Offsets that begin again begin the queue again, unless it was published. Messages that the
+        broker deleted before they were read leave no hole: the queue begins above them.
         """
         self.is_batch |= run.is_batch
         if self.is_batch or (self.has_ended and not self._goes_on_all_the_same(run)):
@@ -289,9 +291,9 @@ class LoggedQueue:
         return Taken.KEPT
 
     def _goes_on_all_the_same(self, run: QueueRun) -> bool:
-        """Whether offsets that seemed to be given again were damaged ones: the queue goes on.
+        """Whether offsets that seemed to be assigned again were damaged: the queue continues.
 
-        A broker that lost messages gives all offsets again from there on, one after the other.
+        A broker that lost messages assigns all offsets from there on again, in order.
         """
         start, end, _ = self.again
         if run.first == end:
@@ -305,7 +307,7 @@ class LoggedQueue:
         return True
 
     def _refute(self, offsets: tuple[int, int, int], following: int) -> None:
-        """Records that agreed with one another are not this queue's."""
+        """Report records that agreed with one another, but are not this queue's."""
         first, end, position = offsets
         said = REFUTED.format(
             queue=self.id, first=first, last=end - 1, position=position, next=following
@@ -313,10 +315,10 @@ class LoggedQueue:
         self.findings.append(said)
 
     def follow_doubt(self, position: int, *, is_first: bool) -> QueueRun | None:
-        """What becomes of the record in doubt where the log lost what lies below `position`.
+        """Decide on the record in doubt after the log lost all bytes below `position`.
 
         Returns:
-            That record if it counts now, for it is the first that is left; else None.
+            That record if it counts now, as the first one left; else None.
         """
         doubt = self.doubt
         if doubt is None:
@@ -331,7 +333,7 @@ class LoggedQueue:
         return doubt
 
     def raise_start(self, offset: int | None) -> None:
-        """What lies below `offset` was deleted by the broker; None: all of it."""
+        """Record that the broker deleted messages below `offset`; None: all of them."""
         if offset is None:
             self.start = self.end = self.later[-1][1] if self.later else self.end
             self.later = []
@@ -347,7 +349,7 @@ class LoggedQueue:
             self.detail = ""
 
     def seen(self) -> HotQueue:
-        """What the dispatcher is told."""
+        """Return the state for the dispatcher."""
         low = 0 if self.deleted is None else self.deleted.end
         start, end = QueueOffset(max(self.start, low)), QueueOffset(max(self.end, low))
         found = HotQueue(self.id, start, end, deleted=self.deleted)
@@ -359,7 +361,7 @@ class LoggedQueue:
         return replace(found, state=HotQueueState.DAMAGED, detail=detail) if detail else found
 
     def _told_of_doubt(self) -> str:
-        """What the record in doubt makes of the queue; nothing where it may be made again."""
+        """Describe the effect of the record in doubt; "" if the queue may have been recreated."""
         doubt = self.doubt
         if doubt is None or not doubt.first:
             return ""
@@ -374,12 +376,12 @@ class LoggedQueue:
         return not self.is_batch and (bool(self.detail) or self.doubt is not None)
 
     def take_findings(self) -> list[str]:
-        """The sentences since the last call."""
+        """Return the sentences since the last call."""
         taken, self.findings = self.findings, []
         return taken
 
     def left_behind(self) -> str:
-        """What must be said of messages behind damage when the queue is deleted; "" for none."""
+        """Describe the messages after damage when the queue is deleted; "" for none."""
         if not self.detail or self.is_batch:
             return ""
         count = sum(end - start for start, end, _ in self.later)
@@ -387,7 +389,7 @@ class LoggedQueue:
         return BEHIND_DAMAGE.format(queue=self.id, end=self.end, known=known)
 
     def deleted_as(self) -> DeletedQueue:
-        """What is told of this queue once another has its name."""
+        """Return the published form of this queue once a later one has its name."""
         seen = self.seen()
         return DeletedQueue(seen.min_offset, seen.max_offset, is_made_again=True)
 
@@ -399,6 +401,6 @@ class LoggedQueue:
 
 
 def _end_position_of(run: QueueRun) -> int:
-    """Where the last record of a run ends in the CommitLog."""
+    """Return the position after the last record of a run."""
     last = run.units[-1]
     return int(last["position"]) + int(last["size"])

@@ -38,24 +38,24 @@ from tieredstore.following.statistics import ScanStatistics
 
 
 class LoggedTopics:
-    """Sorts queues by their names. One thread at a time."""
+    """Filter of queues by their topics. One thread at a time."""
 
     def __init__(self, layout: StoreLayout, is_excluded: Callable[[str], bool]) -> None:
         self._layout = layout
         self._is_excluded = is_excluded
         self._watch = DirectoryWatch()
         self._refused: Mapping[str, str] = {}
-        """A sentence for each topic that the store's settings say is of another kind."""
+        """A sentence for each topic that is of another kind by the store's settings."""
         self._wanted: dict[str, bool] = {}
         """Whether messages of a topic are tiered, as far as is known."""
         self.found = FoundQueues()
-        """Topics of the log that are refused or left out, and what keeps that from being told."""
+        """Refused or excluded topics of the log, and causes that keep this from being known."""
 
     def __repr__(self) -> str:
         return f"<LoggedTopics: {len(self._wanted)} topics>"
 
     def look(self) -> None:
-        """Read the store's settings if they changed.
+        """Read the store's settings if they have changed.
 
         Raises:
             Unavailable, Denied: nothing can be read now.
@@ -73,7 +73,7 @@ class LoggedTopics:
                 self._wanted.clear()
 
     def is_wanted(self, queue: QueueId) -> bool:
-        """Whether messages of a queue are tiered, as far as its names tell."""
+        """Whether messages of a queue are tiered, by its topic and queue id."""
         topic = queue.topic
         is_wanted = self._wanted.get(topic)
         if is_wanted is None:
@@ -88,7 +88,7 @@ class LoggedTopics:
         return is_wanted and 0 <= queue.queue_id <= INT32_MAX
 
     def refused(self) -> dict[QueueId, HotQueue]:
-        """What is told of queues that are refused."""
+        """Return the published states of refused queues."""
         zero = QueueOffset(0)
         return {
             queue: HotQueue(queue, zero, zero, HotQueueState.REFUSED, sentence)
@@ -110,19 +110,19 @@ class ReaderReports:
 
     @property
     def is_any(self) -> bool:
-        """Whether one came since the last look."""
+        """Whether a report was added since the last poll."""
         return bool(self._new)
 
     def add(self, queue: QueueId, offset: int, damage: str) -> None:
-        """A reader could not read the message at `offset`, or not trust it, if `damage` says so."""
+        """Report a message at `offset` that could not be read, or trusted if `damage` is set."""
         self._new.append((queue, offset, damage))
 
     def forget(self, queue: QueueId) -> None:
-        """The queue was deleted: what was reported of it is no other one's."""
+        """Forget the report of a deleted queue."""
         self._open.discard(queue)
 
     def judge(self, queues: Mapping[QueueId, LoggedQueue]) -> set[QueueId]:
-        """Look at the messages that were reported, now or before; returns the queues of all.
+        """Read all reported messages again. Return their queues.
 
         Raises:
             Unavailable, Denied: nothing can be read now.
@@ -169,7 +169,7 @@ class ReaderReports:
 
 
 STEP_BYTES = 16 << 20
-"""Of the CommitLog that one look reads; its units are kept together."""
+"""Bytes of the CommitLog that one poll reads. Their units are stored together."""
 KEPT_MESSAGES = 64
 """Tiered messages of each queue whose units are kept: a start compares the newest with the tier."""
 
@@ -184,7 +184,7 @@ IS_ANOTHER = (
 
 
 class LoggedQueues:
-    """The state of all queues. What `poll` calls holds the lock; `references` takes it.
+    """State of all queues. Callees of `poll` hold the lock; `references` takes it.
 
     Nothing is published before the log was read to its end once.
     """
@@ -214,10 +214,9 @@ class LoggedQueues:
         self._queues: dict[QueueId, LoggedQueue] = {}
         self._numbers = 0
         self._successors: dict[QueueId, deque[LoggedQueue]] = {}
-        """Queues that were made again while messages of a deleted one of their name wait, each by
-        its successor; oldest first."""
+        """Recreated queues whose deleted predecessor has waiting messages, the oldest first."""
         self._to_release: deque[QueueId] = deque()
-        """What was released since the last look."""
+        """Queues with released offsets since the last poll."""
         self._reports = ReaderReports(log.files, self._units)
         self.told = ToldQueues()
 
@@ -225,22 +224,22 @@ class LoggedQueues:
         return f"<LoggedQueues: {len(self._queues)} queues, {self._scan}>"
 
     def check(self) -> None:
-        """Assert what holds of each queue. O(queues)."""
+        """Assert the invariants of each queue. O(queues)."""
         for queue in self._queues.values():
             queue.check()
 
     def take_doubt(self) -> bool:
-        """Whether to look at the directories soon; never: no queue has one."""
+        """Whether to scan the directories soon. Always False, for no queue has a directory."""
         return False
 
     @property
     def found(self) -> FoundQueues:
-        """Topics of the log that are refused or left out, and what keeps that from being told."""
+        """Refused or excluded topics of the log, and causes that keep this from being known."""
         return self._topics.found
 
     @property
     def has_report(self) -> bool:
-        """Whether a look has something to do without growth of the log."""
+        """Whether a poll has work without growth of the log."""
         return self._has_more or self._reports.is_any
 
     @property
@@ -250,27 +249,27 @@ class LoggedQueues:
 
     @property
     def position(self) -> int:
-        """Up to where the log was read."""
+        """End of the read part of the log."""
         return self._scan.position
 
     def resume(self, remembered: Remembered) -> None:
-        """Begin to read where an earlier process came to, if the log still is that one."""
+        """Begin at the replay position of an earlier process, if the log still is that one."""
         assert not self._begun, "it was polled already"
         self._remembered = remembered
 
     def remembered(self) -> Remembered | None:
-        """What a later process needs to begin near the log's end; None while that is not known."""
+        """Return the replay position for a later process; None while it is unknown."""
         if not self._is_published:
             return None
         position, hole = self.first_needed(0), self._scan.first_hole(self._log.files)
         return Remembered(position if hole is None else min(position, hole), self._scan.last)
 
     def publish(self, found: Mapping[QueueId, HotQueue]) -> dict[QueueId, HotQueue]:
-        """Tell what a poll found; returns what changed by it."""
+        """Publish the result of a poll. Return the queues that changed."""
         return self.told.publish(found)
 
     def scan(self, *, has_grown: bool) -> dict[QueueId, HotQueue]:
-        """Look which topics are refused; a look returns those.
+        """Read the refused topics, which a poll returns.
 
         Raises:
             Unavailable, Denied: the store's directories cannot be read right now.
@@ -281,18 +280,20 @@ class LoggedQueues:
         return {}
 
     def has(self, queue: QueueId) -> bool:
-        """Whether a look at directories would find nothing of the queue: it never does."""
+        """Whether a scan of directories would find nothing new of the queue. Always True."""
         del queue
         return True
 
     def look(
         self, moment: LookTime, only: Iterable[QueueId] | None = None
     ) -> dict[QueueId, HotQueue]:
-        """Read on in the log, some `STEP_BYTES`; returns what changed. `only` says nothing here.
+        """Read some `STEP_BYTES` more of the log.
+
+        Return the queues that changed. `only` is ignored.
 
         Raises:
             Unavailable, Denied: the log cannot be read right now.
-            Closed: it lost its tail, or units cannot be kept.
+            Closed: it lost its tail, or units cannot be stored.
         """
         del only
         log = self._log.files
@@ -322,13 +323,13 @@ class LoggedQueues:
         return self._topics.refused() | {queue: self._queues[queue].seen() for queue in touched}
 
     def look_anew(self, queues: Collection[QueueId], moment: LookTime) -> dict[QueueId, HotQueue]:
-        """Find anew where queues begin: the log below is read once more, whatever is kept of it.
+        """Find the begin of queues again: reads the log below it once more, without stored units.
 
-        Costs a walk through the CommitLog's files below the first message of these queues.
+        Costs a scan of the CommitLog's files below the first message of these queues.
 
         Raises:
             Unavailable, Denied: the log cannot be read right now.
-            Closed: units cannot be kept.
+            Closed: units cannot be stored.
         """
         del moment
         low = self._log.files.table.min_position
@@ -352,7 +353,7 @@ class LoggedQueues:
         return {name: self._queues[name].seen() for name in queues if name in self._queues}
 
     def _begin(self) -> None:
-        """Find where to begin. The first look does."""
+        """Find the first position to read. Called by the first poll."""
         if self._begun:
             return
         low = self._log.files.table.min_position
@@ -368,7 +369,7 @@ class LoggedQueues:
         self._begun = True
 
     def _take(self, runs: Iterable[QueueRun]) -> set[QueueId]:
-        """Take in what was read; returns the queues whose messages these are."""
+        """Add runs that were read. Return their queues."""
         kept: dict[int, list[QueueRun]] = {}
         touched: set[QueueId] = set()
         for run in runs:
@@ -392,7 +393,7 @@ class LoggedQueues:
         return touched
 
     def _take_one(self, run: QueueRun, kept: dict[int, list[QueueRun]]) -> None:
-        """Take in a run that counts; what is to be kept of it goes to `kept`, by number."""
+        """Add a run that counts. Enter the units to store in `kept`, by number."""
         queue = self._newest(run.queue)
         assert queue is not None, "a queue admitted it"
         taken = queue.take(run, self._log_min, is_published=self._is_published)
@@ -411,17 +412,17 @@ class LoggedQueues:
             pieces.append(run)
 
     def _newest(self, name: QueueId) -> LoggedQueue | None:
-        """The queue of a name that the log goes on with; None if there is none yet."""
+        """Return the newest queue of a name; None if there is none yet."""
         behind = self._successors.get(name)
         return behind[-1] if behind else self._queues.get(name)
 
     def _new(self, run: QueueRun) -> LoggedQueue:
-        """A queue that begins with a run, under a number of its own."""
+        """Create a queue that begins with a run, under a number of its own."""
         self._numbers += 1
         return LoggedQueue(run.queue, self._numbers, run.first, run.first)
 
     def _follow_successors(self) -> set[QueueId]:
-        """Go on with a queue that was made again, once the deleted one is tiered."""
+        """Continue with a recreated queue, once the deleted one is tiered."""
         done = {name for name in self._successors if self._queues[name].first_untiered is None}
         for name in done:
             before, queue = self._queues[name], self._successors[name].popleft()
@@ -437,7 +438,7 @@ class LoggedQueues:
         return done
 
     def _follow_deletions(self) -> set[QueueId]:
-        """Where CommitLog files went, their messages are out of reach; returns whose these were."""
+        """Raise the starts of queues whose CommitLog files were deleted. Return those queues."""
         low = self._log.files.table.min_position
         if low <= self._log_min:
             return set()
@@ -457,7 +458,7 @@ class LoggedQueues:
         return touched
 
     def _first_at(self, queue: LoggedQueue, position: int) -> int | None:
-        """First offset whose record lies at or above a position; None if there is none."""
+        """Return the first offset with a record at or above a position; None if there is none."""
         for first, units in self._units.rows(queue.number, queue.start):
             index = int(np.searchsorted(units["position"], position))
             if index < len(units):
@@ -476,10 +477,10 @@ class LoggedQueues:
                     queue.start = next(self._units.rows(queue.number, low), (low,))[0]
 
     def first_needed(self, settled_position: int) -> int:
-        """First byte of the CommitLog that may hold a message which is not tiered.
+        """Return the first CommitLog position that may hold an untiered message.
 
-        All that lies below the position that was read is known, whatever is settled otherwise.
-        One small query for each queue that has such messages.
+        All messages below the read position are known, so `settled_position` is ignored. One small
+        query for each queue with untiered messages.
         """
         del settled_position
         low = self._scan.position
@@ -496,17 +497,17 @@ class LoggedQueues:
         return min([low, *(self._queues[name].end_position for name in self._successors)])
 
     def _last_place(self, queue: LoggedQueue) -> int:
-        """Where the last message before a queue's trouble lies: a later start begins with it.
+        """Return the position of the last message before a queue's trouble.
 
-        Else that start would take what follows for the beginning of the queue, and the trouble for
-        messages that the broker deleted.
+        A later start begins with it. Otherwise that start would take later messages for the begin
+        of the queue, and the trouble for messages that the broker deleted.
         """
         units = self._units.units(queue.number, queue.end - 1, queue.end)
         return int(units["position"][0]) if len(units) else queue.end_position
 
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
         """See `HotLog.references`. Takes the lock."""
-        with self._lock:  # one poll puts a queue that was made again in the place of the old one
+        with self._lock:  # a poll may replace a deleted queue by its successor
             end = self.told.end_within(queue, start, messages_max)
             units = self._units.units(self._queues[queue].number, start, end)
         if not len(units):
@@ -514,21 +515,21 @@ class LoggedQueues:
         return units
 
     def report(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
-        """A reader could not read or trust the message at `start`: the next poll looks at it."""
+        """Report a message at `start` that could not be read or trusted. The next poll reads it."""
         if queue in self._queues:
             self._reports.add(queue, start, damage)
 
     def report_damage(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
-        """As `report`, of damage: it concerns a queue only where it is not tiered yet."""
+        """Report damage if its message is not tiered yet. Others do not matter."""
         if self.told.is_untiered(queue, start):
             self.report(queue, start, damage)
 
     def release(self, queue: QueueId, offset: QueueOffset) -> None:
-        """Everything of `queue` below `offset` is tiered."""
+        """Record that all messages of `queue` below `offset` are tiered."""
         self.told.release(queue, offset)
         self._to_release.append(queue)
 
     def close(self) -> None:
-        """Forget all units. Idempotent."""
+        """Drop all units. Idempotent."""
         with self._lock:
             self._units.close()

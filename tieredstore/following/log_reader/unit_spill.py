@@ -11,7 +11,7 @@ from provider.errors import Closed
 
 CACHE_BYTES_MAX = 32 << 20
 ROW_UNITS_MAX = 1024
-"""Units of one row: what reading one of them costs."""
+"""Units of one row, which is the smallest read."""
 LOST = (
     "the units of messages that are not tiered yet cannot be kept in a temporary file ({}); TMPDIR "
     "says where it lies; a new start makes them again"
@@ -22,9 +22,9 @@ Row = tuple[int, int, bytes]
 
 
 class WaitingUnits:
-    """Runs of units of many queues. One thread at a time.
+    """Stored runs of units of many queues. One thread at a time.
 
-    An error leaves it unusable: units are made again by a new start.
+    It is unusable after an error: a new start derives the units again.
     """
 
     def __init__(self, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
@@ -47,7 +47,7 @@ class WaitingUnits:
 
     @property
     def bytes(self) -> int:
-        """Bytes that are in use, in memory or on disk. O(1)."""
+        """Used bytes in memory or on disk. O(1)."""
         with _told():
             pages, free, length = (
                 self._db.execute(f"PRAGMA {name}").fetchone()[0]
@@ -56,7 +56,7 @@ class WaitingUnits:
         return (pages - free) * length
 
     def add(self, runs: Iterable[tuple[int, int, Units]]) -> None:
-        """Keep runs of units: number of the queue, first offset, units. 2 us a run and more.
+        """Store runs of units: number of the queue, first offset, units. Costs 2 us a run and more.
 
         Raises:
             Closed: the disk is full, or fails.
@@ -72,7 +72,7 @@ class WaitingUnits:
             self._db.execute("COMMIT")
 
     def rows(self, queue: int, start: int) -> Iterator[tuple[int, Units]]:
-        """The runs from the one that holds `start` on, each with its first offset.
+        """Yield the runs from the one that holds `start` on, each with its first offset.
 
         Raises:
             Closed: as `add`.
@@ -89,7 +89,7 @@ class WaitingUnits:
                 yield first, np.frombuffer(raw, UNIT_DTYPE)
 
     def units(self, queue: int, start: int, end: int) -> Units:
-        """Those of `[start, end)`, up to the first that is not kept.
+        """Return the units of `[start, end)`, up to the first that is not stored.
 
         Raises:
             Closed: as `add`.
@@ -105,7 +105,7 @@ class WaitingUnits:
         return np.concatenate([np.empty(0, UNIT_DTYPE), *pieces], dtype=UNIT_DTYPE)
 
     def drop_below(self, queue: int, offset: int) -> None:
-        """Forget the runs that lie wholly below `offset`.
+        """Delete the runs that lie wholly below `offset`.
 
         Raises:
             Closed: as `add`.
@@ -118,7 +118,7 @@ class WaitingUnits:
             )
 
     def drop_from(self, queue: int, offset: int) -> None:
-        """Forget the runs that begin at `offset` or above.
+        """Delete the runs that begin at `offset` or above.
 
         Raises:
             Closed: as `add`.
@@ -127,7 +127,7 @@ class WaitingUnits:
             self._db.execute("DELETE FROM units WHERE queue = ? AND first >= ?", (queue, offset))
 
     def drop(self, queue: int) -> None:
-        """Forget a queue.
+        """Delete the units of a queue.
 
         Raises:
             Closed: as `add`.
@@ -136,7 +136,7 @@ class WaitingUnits:
             self._db.execute("DELETE FROM units WHERE queue = ?", (queue,))
 
     def close(self) -> None:
-        """Give everything up. Idempotent."""
+        """Close the database and free its memory. Idempotent."""
         self._db.close()
 
 

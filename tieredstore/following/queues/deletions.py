@@ -36,11 +36,11 @@ from tieredstore.following.queues.succession import (
 from tieredstore.following.queues.tail import ConsumeQueueTail
 
 NAMED_MAX = 3
-"""Topics that one sentence names."""
+"""Maximum of topics that one sentence names."""
 
 
 def deletion_sentence(waiting: Mapping[QueueId, int], *, has_pins: bool) -> str:
-    """What a person must know of queues that were deleted, and how many messages of each wait.
+    """Describe deleted queues for an operator, given the waiting messages of each.
 
     Pure; at least one queue.
     """
@@ -57,9 +57,9 @@ def deletion_sentence(waiting: Mapping[QueueId, int], *, has_pins: bool) -> str:
 
 
 def beyond_sentences(ends: Mapping[QueueId, int]) -> list[str]:
-    """What a person must know of queues that were deleted while they were not known to their end.
+    """Describe queues that were deleted while their end was unknown; one sentence or none. Pure.
 
-    Given where each was damaged or unreadable. One sentence or none. Pure.
+    `ends`: the offset from which each was damaged or unreadable.
     """
     if not ends:
         return []
@@ -73,7 +73,7 @@ def beyond_sentences(ends: Mapping[QueueId, int]) -> list[str]:
 
 
 def again_deleted_sentence(queue: QueueId, waiting: int) -> str:
-    """What a person must know of a queue that was made again and deleted before its turn came."""
+    """Describe a recreated queue that was deleted again before its messages were tiered. Pure."""
     return (
         f"{queue} was deleted again on the broker while messages of an earlier deletion waited; "
         f"{waiting:,} messages of later queues are tiered in their turn, from pinned files."
@@ -81,7 +81,7 @@ def again_deleted_sentence(queue: QueueId, waiting: int) -> str:
 
 
 def again_sentences(again: Mapping[QueueId, DeletedQueue]) -> list[str]:
-    """What a person must know of queues that were made again; one sentence or none. Pure."""
+    """Describe recreated queues for an operator; one sentence or none. Pure."""
     hidden = {queue: deleted.end for queue, deleted in again.items() if deleted.end}
     if not hidden:
         return []
@@ -95,7 +95,7 @@ def again_sentences(again: Mapping[QueueId, DeletedQueue]) -> list[str]:
 
 
 def _named(topics: Sequence[str]) -> str:
-    """The topics and their verb."""
+    """Return the topics and their verb."""
     if len(topics) == 1:
         return f"{topics[0]} was"
     if len(topics) <= NAMED_MAX:
@@ -105,16 +105,16 @@ def _named(topics: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The messages `[start, end)` of one queue; some in between may be missing."""
+    """Messages `[start, end)` of one incarnation of a queue. Some in between may be missing."""
 
     start: int
     end: int
     position: int
-    """Where the first of them lies in the CommitLog."""
+    """CommitLog position of the first message."""
     end_position: int
-    """Where the last of them ends."""
+    """CommitLog position after the last message."""
     goes_on: bool
-    """Whether they are of the queue that was known to end before them."""
+    """Whether they continue the incarnation that was known to end before them."""
 
 
 def lives_behind(
@@ -126,18 +126,18 @@ def lives_behind(
     end: int,
     findings: list[str],
 ) -> list[Life]:
-    """The queues of a name whose records lie in `[place, bound)` of the CommitLog; oldest first.
+    """Return a queue's incarnations with records in `[place, bound)` of the log, oldest first.
 
-    Offsets that fall begin another queue, for a queue's ascend in the log. What lies behind a hole
-    at the end of the known queue belongs to none: that one was damaged there.
+    Falling offsets begin another incarnation, for the offsets of one ascend in the log. Messages
+    after a hole at the end of the known incarnation belong to none: it was damaged there.
 
     Args:
-        log: where the records are.
+        log: the CommitLog.
         queue: the name.
-        place: where the last message of the known queue of this name ends.
-        bound: where to end.
-        end: the offset after that message.
-        findings: takes sentences for people.
+        place: position after the last message of the known incarnation.
+        bound: position at which the scan ends.
+        end: the offset after that last message.
+        findings: receives sentences for operators.
 
     Raises:
         Unavailable, Denied: a CommitLog file cannot be read.
@@ -158,13 +158,13 @@ def lives_behind(
 def _runs(
     log: CommitLogFiles, queue: QueueId, place: int, bound: int, findings: list[str]
 ) -> Iterator[Life]:
-    """Messages whose offsets follow one another, in the order of the log."""
+    """Yield runs of consecutive offsets, in the order of the log."""
     base = log.table.base_of(max(place, log.table.min_position))
     while base < min(bound, log.table.end):
         try:
             rows = units_in(log, base, frozenset({queue}), findings).get(queue)
         except OutOfRange:
-            rows = None  # it went
+            rows = None  # it was deleted
         if rows is not None:
             yield from _runs_of(*rows, place, bound)
         base += log.table.file_bytes
@@ -187,10 +187,10 @@ def _runs_of(offsets: NDArray[np.int64], units: Units, place: int, bound: int) -
 
 
 class Deletions:
-    """What is known of deleted queues. Guarded by its caller.
+    """State of deleted queues. Guarded by its caller.
 
-    X1  A queue of which something remains to be read is not looked at under its name.
-    X2  A queue that was made again shows no offset below the end of the deleted one.
+    X1  A queue with messages left to read is not polled under its name.
+    X2  A recreated queue shows no offset below the end of the deleted one.
     """
 
     def __init__(self, log: FollowedLog, consume_queue: Path) -> None:
@@ -198,32 +198,36 @@ class Deletions:
         self._names = QueueNames(consume_queue)
         self._deleted: dict[QueueId, DeletedQueue] = {}
         self._end_positions: dict[QueueId, int] = {}
-        """Where the last message of each deleted queue ends in the CommitLog; 0: not known."""
+        """Position after the last message of each deleted queue in the CommitLog; 0: unknown."""
         self.begin_positions: dict[QueueId, int] = {}
-        """Where the first message lies of each queue that was made again and is followed: records
-        of its name below are an earlier one's, be they known or not."""
+        """Position of the first message of each followed recreated queue.
+
+        Earlier records of its name are of an earlier incarnation, known or not.
+        """
         self._below: dict[QueueId, int] = {}
-        """Messages of deleted queues that lay below the end of an earlier one of their name."""
+        """Number of messages of deleted queues below the end of an earlier incarnation."""
         self._hidden_most: dict[QueueId, int] = {}
-        """The most that `HotQueue.hidden` was of each."""
+        """Highest value of `HotQueue.hidden` of each queue."""
         self._remains = Remains(log.files)
         self._kept = KeptRemains(log.notes, consume_queue)
         self._has_begun = False
         self._findings: list[str] = []
         self._ended: dict[QueueId, int] = {}
-        """Where the remainders ended whose last message was tiered since the last scan."""
+        """Ends of the remainders whose last message was tiered since the last scan."""
         self._hidden: dict[QueueId, Hidden] = {}
-        """The queues that were made again while messages of an earlier one waited, as last seen,
-        until they are followed."""
+        """Queues that were recreated while messages of an earlier incarnation waited, as last seen.
+
+        Each is removed when it is followed.
+        """
         self._untold: set[QueueId] = set()
         self._successors: dict[QueueId, DeletedQueue] = {}
-        """What was found to be made again since it was asked for."""
+        """Recreated queues found since the last `take_successors`."""
 
     def __repr__(self) -> str:
         return f"<Deletions: {len(self._deleted)} queues, {self._remains}>"
 
     def check(self, tails: Mapping[QueueId, ConsumeQueueTail]) -> None:
-        """Assert X1, and that it is known of all where they ended. O(deleted queues)."""
+        """Assert X1, and that the end of each deleted queue is recorded. O(deleted queues)."""
         assert not any(queue in tails for queue in self._remains), f"X1: {self}"
         known = self._deleted.keys() | set(self._remains)
         assert known == self._end_positions.keys(), f"{self}"
@@ -232,27 +236,27 @@ class Deletions:
 
     @property
     def is_any(self) -> bool:
-        """Whether a queue was deleted, and is not back."""
+        """Whether any queue was deleted, and is not back."""
         return len(self._end_positions) > 0
 
     @property
     def unsettled(self) -> set[QueueId]:
-        """Queues of which something new is to be told: deleted ones, and those that remain."""
+        """Queues to report: newly deleted ones, and those with messages left."""
         return self._untold | set(self._remains)
 
     def tell_again(self, queues: Iterable[QueueId]) -> None:
-        """What is known of those that were deleted is to be told once more."""
+        """Report the deleted ones of these queues again."""
         self._untold |= self._deleted.keys() & set(queues)
 
     def told(self) -> None:
-        """Everything of before was told. Keeps what remains for a later start."""
+        """Mark all changes as reported. Persist the remainders for a later start."""
         if self._untold:
             failure = self._kept.write(self._to_keep())
             self._findings += [failure] if failure else []
         self._untold = set()
 
     def _to_keep(self) -> Kept:
-        """What a later start needs to go on with what waits."""
+        """Return the state with which a later start continues."""
         remains = {queue: list(self._remains.all_of(queue)) for queue in self._remains}
         ended = {
             queue: Ended(deleted.start, deleted.end, self._end_positions[queue])
@@ -262,7 +266,7 @@ class Deletions:
         return Kept(remains, ended, dict(self._hidden))
 
     def take_up(self) -> None:
-        """Go on with what an earlier process left. The first call does; the log was looked at."""
+        """Load the state of an earlier process. Called first, after the log was polled."""
         if self._has_begun:
             return
         self._has_begun = True
@@ -293,18 +297,18 @@ class Deletions:
             self._findings.append(deletion_sentence(waiting, has_pins=True))
 
     def _end(self, queue: QueueId, start: int, end: int, end_position: int) -> None:
-        """Nothing waits any more of a deleted queue."""
+        """Record that no message of a deleted queue waits any more."""
         self._deleted[queue] = DeletedQueue(QueueOffset(start), QueueOffset(end))
         self._end_positions[queue] = max(end_position, self._end_positions.get(queue, 0))
 
     def take_findings(self) -> list[str]:
-        """Sentences for people since the last call."""
+        """Return the sentences for operators since the last call."""
         taken = [*self._findings, *self._remains.findings]
         self._findings, self._remains.findings = [], []
         return taken
 
     def take_successors(self) -> dict[QueueId, DeletedQueue]:
-        """The queues that were made again since the last call."""
+        """Return the recreated queues since the last call."""
         taken, self._successors = self._successors, {}
         return taken
 
@@ -313,7 +317,7 @@ class Deletions:
         return queue in self._end_positions
 
     def end_of(self, queue: QueueId) -> int:
-        """Where the deleted queue of this name ended; 0 if there was none."""
+        """Return the end offset of the deleted queue of this name; 0 if there was none."""
         deleted = self._deleted.get(queue)
         return 0 if deleted is None else deleted.end
 
@@ -322,7 +326,7 @@ class Deletions:
         return queue in self._remains
 
     def units(self, queue: QueueId, start: QueueOffset, end: int) -> Units:
-        """Units of a deleted queue; see `Remains.units`.
+        """Return units of a deleted queue; see `Remains.units`.
 
         Raises:
             OutOfRange: it has none any more.
@@ -333,7 +337,7 @@ class Deletions:
         return self._remains.units(queue, start, min(end, self._remains[queue].end))
 
     def look_anew(self, queue: QueueId, released: int) -> None:
-        """Find anew what can be read of what waits of a deleted queue; of others, nothing is done.
+        """Find again the readable backlog of a deleted queue. Does nothing for others.
 
         Raises:
             Unavailable, Denied: it cannot be read now.
@@ -342,7 +346,7 @@ class Deletions:
             self._remains.look_anew(queue, released)
 
     def needs(self) -> Iterator[QueueNeed]:
-        """What is still needed of the CommitLog, also by what may lie behind a deleted queue."""
+        """Yield the needs of deleted queues, and of later incarnations that may follow them."""
         for end_position in self._ended.values():
             yield QueueNeed(
                 is_known=True,
@@ -354,7 +358,7 @@ class Deletions:
             place = self._end_positions[queue]
             yield QueueNeed(is_known=True, has_end=True, end_position=place, next_position=place)
         for queue in self._remains:
-            rest = self._remains[queue]  # what waits behind it lies behind it in the log
+            rest = self._remains[queue]  # later incarnations follow it in the log
             yield QueueNeed(
                 is_known=True,
                 has_end=True,
@@ -363,22 +367,22 @@ class Deletions:
             )
 
     def scanned(self) -> None:
-        """All queues that are there were begun: they say themselves what they need."""
+        """Forget ended remainders: all present queues are followed and report their own needs."""
         self._ended = {}
 
     def look_at_hidden(self, queue: QueueId, files: ConsumeQueueFiles) -> None:
-        """Note where a queue begins that waits for the end of an earlier one of its name.
+        """Record where a queue begins that waits for the end of an earlier incarnation.
 
-        If it is another one than at the last look, what was sent to that one waits, too. A few
-        `pread`s, and then a walk through the CommitLog behind the earlier one.
+        If it has changed since the last poll, messages of the previous one wait, too. Costs a few
+        `pread`s, and then a scan of the CommitLog after the earlier one.
 
         Raises:
-            Unavailable, Denied: that cannot be read now, and is still to be done.
+            Unavailable, Denied: it cannot be read now, and is still to be done.
         """
         try:
             first = first_unit(files)
         except (NotFound, Corrupt):
-            return  # whoever follows it says so
+            return  # its follower reports it
         if first is None or not names_message(self._log.files, queue, *first):
             return
         now = Hidden(first[0], first[1].position)
@@ -390,28 +394,28 @@ class Deletions:
             self._untold.add(queue)
 
     def is_hidden(self, queue: QueueId) -> bool:
-        """Whether a queue of this name waited when it was looked at, and is not followed yet."""
+        """Whether a queue of this name waited when it was last polled, and is not followed yet."""
         return queue in self._hidden
 
     @property
     def hidden(self) -> Iterable[QueueId]:
-        """The queues of `look_at_hidden`."""
+        """Queues of `look_at_hidden`."""
         return self._hidden
 
     def find_hidden_gone(self, found: Iterable[QueueId]) -> None:
-        """Take up what was sent to such queues that are not there any more, after `gone`.
+        """Take over the messages of waiting queues that were deleted. Call it after `gone`.
 
-        One `stat`, and one for each queue that was not found. What cannot be read now is taken up
-        by a later call.
+        Costs one `stat`, and one for each missing queue. A later call takes over those that cannot
+        be read now.
         """
         for queue in self._names.vanished(self._hidden.keys() - set(found)):
             with suppress(Unavailable, Denied):
                 self._bury(queue, self._log.files.table.end)
 
     def _bury(self, queue: QueueId, bound: int) -> None:
-        """A queue that waited for its turn was deleted: its messages wait behind the earlier one's.
+        """Append the messages of a deleted waiting queue to the backlog of the earlier one.
 
-        Those below the earlier one's end stay untiered, as of any queue that is made again.
+        Those below the earlier one's end stay untiered, as of any recreated queue.
         """
         rests = self._remains.all_of(queue)
         end = rests[-1].end if rests else self._deleted[queue].end
@@ -421,7 +425,7 @@ class Deletions:
         is_other = True
         for life in lives:
             if life.end <= end:
-                continue  # its offsets are taken; it may even be there, and go on
+                continue  # its offsets are taken; it may even exist, and continue
             is_other &= not life.goes_on
             self._end_positions[queue] = life.end_position
             waiting += max(0, life.end - max(life.start, end))
@@ -441,17 +445,17 @@ class Deletions:
     def gone(
         self, tails: Mapping[QueueId, ConsumeQueueTail], found: Iterable[QueueId]
     ) -> list[QueueId]:
-        """The followed queues that were deleted; see `QueueNames.gone`."""
+        """Return the followed queues that were deleted; see `QueueNames.gone`."""
         return self._names.gone(tails.keys(), set(found))
 
     def add(self, queue: QueueId, tail: ConsumeQueueTail, shown: HotQueue, released: int) -> int:
-        """A queue was deleted; returns how many of its messages wait.
+        """Record a deleted queue. Return the number of its waiting messages.
 
         Args:
             queue: its name.
-            tail: what was known of its files.
-            shown: what the last poll told of it.
-            released: below this offset all is tiered.
+            tail: the state of its files.
+            shown: its state as of the last poll.
+            released: all messages below this offset are tiered.
         """
         self._untold.add(queue)
         known = self._end_positions.get(queue, 0)  # of an earlier one; the log only grows
@@ -469,13 +473,13 @@ class Deletions:
         return max(0, high - wanted)
 
     def succeeds(self, queue: QueueId, files: ConsumeQueueFiles) -> bool:
-        """Whether these files of a queue that was deleted can be followed now.
+        """Whether these files of a deleted queue can be followed now.
 
-        If the queue was away, and not deleted, it is as before, also where its first unit is
-        damaged. Files without a message may be those of either.
+        If the queue was away but not deleted, its state is restored, even with a damaged first
+        unit. Files without a message may be of either incarnation.
 
         Raises:
-            Corrupt: it cannot be told whose they are, for the first of them were cut off.
+            Corrupt: their incarnation is unknown, for the first of them were truncated.
             NotFound, Unavailable, Denied: they cannot be read now.
         """
         first = first_unit(files)
@@ -487,7 +491,7 @@ class Deletions:
         log, end, end_position = self._log.files, self.end_of(queue), self._end_positions[queue]
         if end_position:
             is_other = is_made_again(files, log, queue, end, end_position, first=first)
-        else:  # it had no message: what lies below its end is another one's
+        else:  # it had no message: messages below its end are another one's
             is_other = first[0] < end and names_message(log, queue, *first)
         self._hidden.pop(queue, None)
         if not is_other:
@@ -500,7 +504,7 @@ class Deletions:
         return True
 
     def shown(self, seen: HotQueue) -> HotQueue:
-        """What is told of a queue whose files are there."""
+        """Return the published state of a queue whose files exist."""
         deleted = self._deleted.get(seen.id)
         if deleted is None:
             return seen
@@ -518,23 +522,23 @@ class Deletions:
         )
 
     def unreadable(self, queue: QueueId, error: StoreError) -> HotQueue:
-        """What is told of a queue that is there, and of which nothing could be read yet."""
+        """Return the published state of an existing queue of which nothing could be read yet."""
         end = QueueOffset(self.end_of(queue))
         deleted = self._deleted.get(queue)
         return HotQueue(queue, end, end, HotQueueState.UNREADABLE, str(error), deleted)
 
     def look(self, queue: QueueId, released: int) -> dict[QueueId, HotQueue]:
-        """What is told of a queue that was deleted; nothing if it had only been away."""
+        """Return the published state of a deleted queue; empty if it had only been away."""
         if queue in self._remains:
             rest = self._remains[queue]
             rest.release(released)
             low, high = QueueOffset(rest.start), QueueOffset(rest.end)
-            if released < high:  # also where nothing can be read any more: that is asked again
+            if released < high:  # also if nothing is readable any more: the dispatcher asks again
                 return {queue: HotQueue(queue, low, high, deleted=self._deleted.get(queue))}
             self._remains.drop(queue)
             self._deleted[queue] = DeletedQueue(low, high)
             self._untold.add(queue)
-            if queue in self._remains:  # the next queue that had the name
+            if queue in self._remains:  # the next incarnation
                 made_again = replace(self._deleted[queue], is_made_again=True)
                 self._deleted[queue] = self._successors[queue] = made_again
                 return self.look(queue, released)

@@ -24,9 +24,9 @@ from tieredstore.following.log.mapped_files import MappedFiles
 
 
 def partition_point(start: int, end: int, is_so: Callable[[int], bool]) -> int:
-    """The first number of `[start, end)` for which `is_so`; `end` if there is none.
+    """Return the first number of `[start, end)` for which `is_so` holds; `end` if there is none.
 
-    `is_so` holds for every number after one for which it holds. O(log(end - start)) calls.
+    `is_so` must hold for every number after one for which it holds. O(log(end - start)) calls.
     """
     while start < end:
         middle = (start + end) // 2
@@ -38,9 +38,9 @@ def partition_point(start: int, end: int, is_so: Callable[[int], bool]) -> int:
 
 
 def end_of_run(sizes: NDArray[np.int32], start: int) -> int:
-    """First index from `start` on whose size is 0; doubles its steps, then halves them.
+    """Return the first index from `start` on whose size is 0. Doubles its steps, then bisects.
 
-    A search from the middle would touch pages far beyond the end, where the file is sparse: each
+    A search from the middle would touch pages far beyond the end, where the file is sparse. Each
     such touch reads ahead (measured: 7 ms for a queue of ten messages, against 0.1 ms).
     """
     low, step = start, 1
@@ -50,16 +50,15 @@ def end_of_run(sizes: NDArray[np.int32], start: int) -> int:
 
 
 LOOK_UNITS = 64
-"""Units from the known end on that are read together: a hole shows by what follows it."""
+"""Units read together from the known end on. A hole shows by the units after it."""
 AHEAD_UNITS_MIN = 1024
-"""So many units that are copied are read ahead: 5 pages, which a disk would read one by one."""
+"""Smallest copy, in units, that is read ahead: 5 pages, which a disk would read one by one."""
 
 
 class ConsumeQueueFiles:
-    """Units by queue offset. The file table is replaced whole, so threads may read.
+    """Units by queue offset. The file table is replaced as a whole, so threads may read.
 
-    Bytes that were made from the CommitLog take the place of a file that is missing amid others,
-    or full of zeros.
+    Bytes rebuilt from the CommitLog replace a file that is missing amid others, or full of zeros.
     """
 
     def __init__(
@@ -68,13 +67,13 @@ class ConsumeQueueFiles:
         self._files = files
         self._made = MadeFiles(budget if budget is not None else RebuildBudget())
         self._there: frozenset[int] = frozenset()
-        """The files that are there and hold something."""
+        """Existing files that are not blank."""
         self._blank: frozenset[int] = frozenset()
-        """The files in whose place bytes were made because they are full of zeros."""
+        """Blank files, full of zeros, that rebuilt bytes replace."""
         self.log_min = 0
-        """Where the CommitLog began when it was looked at last."""
+        """First position of the CommitLog when it was last polled."""
         self._low = 0
-        """Files below are done with: made ones that were before this one are released."""
+        """First byte of the files still in use. Earlier rebuilt files are released."""
         self._directory = directory
         self._last = (-1, directory)
         self.run = FileRun(directory, (), 0)
@@ -84,11 +83,11 @@ class ConsumeQueueFiles:
         return f"<ConsumeQueueFiles {self._directory}: {len(self.run.bases)} files, {self._made!r}>"
 
     def check(self) -> None:
-        """Assert what always holds between two calls. O(files).
+        """Assert the invariants between two calls. O(files).
 
-        F1  A file is there, blank or neither; all that are one of them are in the run.
-        F2  Bytes are made only where no file holds something: for blank and for missing files.
-        F3  Files that were released are in no table.
+        F1  A file is present, blank or neither. All that are one of them are in the run.
+        F2  Bytes are rebuilt only for blank and for missing files.
+        F3  Released files are in no table.
         """
         bases = frozenset(self.run.bases)
         assert self._there | self._blank == bases, f"F1: {self}"
@@ -98,7 +97,7 @@ class ConsumeQueueFiles:
 
     @property
     def made(self) -> MadeFiles:
-        """The files that were made."""
+        """Rebuilt files."""
         return self._made
 
     @property
@@ -108,14 +107,14 @@ class ConsumeQueueFiles:
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last unit for which there is room."""
+        """Offset after the last unit that the files have room for."""
         return self.run.end // UNIT_BYTES
 
     def rescan(self) -> None:
-        """Look at the directory again: one scan and a `stat` per file.
+        """Scan the directory again: one scan and a `stat` per file.
 
-        Where nothing is left, the topic was deleted, or the directory is away for a moment: the
-        table stays as it was, and readers of what is missing find that out.
+        If no file is left, the topic was deleted, or the directory is away for a moment. The table
+        then stays as it was, and readers of missing files get an error.
 
         Raises:
             Unavailable, Denied: it cannot be read.
@@ -132,10 +131,10 @@ class ConsumeQueueFiles:
             self._drop_needless(found.bases[0] if found.bases else 0)
 
     def path_of(self, offset: int) -> tuple[Path, int]:
-        """The file that holds a unit, and the unit's first byte in it."""
+        """Return the file that holds a unit, and the unit's first byte in it."""
         base = self._base_of(offset)
         known, path = self._last
-        if known != base:  # making a path costs more than reading a unit
+        if known != base:  # building a path costs more than reading a unit
             path = self._directory / local_file_name(base)
             self._last = (base, path)
         return path, offset * UNIT_BYTES - base
@@ -145,22 +144,22 @@ class ConsumeQueueFiles:
         return byte - byte % self.run.file_bytes if self.run.file_bytes else 0
 
     def has_file(self, offset: int) -> bool:
-        """Whether the file that holds a unit is there, or was made."""
+        """Whether the file that holds a unit exists, or was rebuilt."""
         base = self._base_of(offset)
         return base in self._there or base in self._made.bases
 
     def is_made(self, offset: int) -> bool:
-        """Whether a unit is one of those that were made."""
+        """Whether a unit is in a rebuilt file."""
         return self._base_of(offset) in self._made.bases
 
     def is_next(self, first: int, offset: int) -> bool:
-        """Whether the file that begins at `first` touches the one that holds `offset`."""
+        """Whether the file that begins at `first` adjoins the one that holds `offset`."""
         length = self.run.file_bytes // UNIT_BYTES
         return first - length <= offset < first
 
     @property
     def has_missing(self) -> bool:
-        """Whether a file between others is missing or blank, or bytes are kept that were made."""
+        """Whether a file between others is missing or blank, or rebuilt files are kept."""
         run = self.run
         if len(self._made):
             return True
@@ -174,16 +173,16 @@ class ConsumeQueueFiles:
 
     @property
     def has_room(self) -> bool:
-        """Whether units of one more missing file may be made."""
+        """Whether the memory budget allows to rebuild one more file."""
         return self._made.budget.room >= self.run.file_bytes
 
     def hole_start(self, offset: int) -> int:
-        """Offset after the last file before `offset`, which is missing, that is there or made."""
+        """Return the offset after the last existing or rebuilt file before the missing one."""
         before = max(base for base in self._there | self._made.bases if base <= offset * UNIT_BYTES)
         return (before + self.run.file_bytes) // UNIT_BYTES
 
     def blank_start(self, offset: int) -> int | None:
-        """First offset of the file that holds `offset`, if it is full of zeros amid others.
+        """Return the first offset of the file of `offset` if it is full of zeros amid others.
 
         Reads the whole file if its first unit is zero, else that unit.
 
@@ -204,7 +203,7 @@ class ConsumeQueueFiles:
         return base // UNIT_BYTES
 
     def _is_filled(self, base: int) -> bool:
-        """Whether every unit of a file that was blank says something by now."""
+        """Whether every unit of a formerly blank file is written by now."""
         try:
             view = self._files.view(self._directory / local_file_name(base))
         except (NotFound, Corrupt):
@@ -213,16 +212,16 @@ class ConsumeQueueFiles:
         return bool(has_first) and bool(view.view(UNIT_DTYPE)["size"].all())
 
     def make(self, log: CommitLogFiles, queue: QueueId, offset: int, after: int) -> list[Path]:
-        """Make units for the missing or blank files from `offset` on, as far as there is room.
+        """Rebuild the missing or blank files from `offset` on, as far as the memory budget allows.
 
         Args:
-            log: what to make them from.
-            queue: whose files these are.
+            log: the CommitLog.
+            queue: the queue of these files.
             offset: the first offset of a missing or blank file.
             after: offset of a good unit after it.
 
         Returns:
-            The files in whose place they are; none if it cannot be done, or there is no room.
+            Paths of the files that were rebuilt; none if it cannot be done, or there is no room.
 
         Raises:
             NotFound, Corrupt, Unavailable, Denied: the units around it cannot be read.
@@ -241,9 +240,10 @@ class ConsumeQueueFiles:
         return [self._directory / local_file_name(base) for base in bases]
 
     def release(self, offset: int) -> None:
-        """Units below `offset` are tiered: drop those that were made.
+        """Drop rebuilt files of units below `offset`, which are tiered.
 
-        The last file before one that is still missing stays: what follows is looked for there.
+        The last file before one that is still missing stays: the search for the next one begins
+        there.
         """
         end = offset * UNIT_BYTES - self.run.file_bytes
         for base in sorted(base for base in self._made.bases if base <= end):
@@ -258,11 +258,11 @@ class ConsumeQueueFiles:
         self._blank = self._blank.intersection(bases)
 
     def _drop_needless(self, low: int) -> None:
-        """Drop made files that are there again, and those whose records the broker deleted.
+        """Drop rebuilt files that exist again, and those whose records the broker deleted.
 
         A broker that deletes the files before a hole does not know of the hole, and leaves its
-        records: a made file that does not touch the broker's first one, at `low`, is dropped only
-        once its own records are gone.
+        records. So a rebuilt file that does not adjoin the broker's first one, at `low`, is dropped
+        only after its own records are gone.
         """
         while low - self.run.file_bytes in self._made.bases:
             low -= self.run.file_bytes
@@ -272,11 +272,11 @@ class ConsumeQueueFiles:
                 self._made.drop(base)
 
     def forget(self) -> None:
-        """Open the files anew from now on: others may have their names."""
+        """Open the files again at their next use, for others may have their names."""
         self._files.forget(self._directory / local_file_name(base) for base in self.run.bases)
 
     def give_up(self) -> None:
-        """The queue was deleted: give back mappings, and the memory of what was made."""
+        """Release mappings and rebuilt files of a deleted queue."""
         self.forget()
         for base in list(self._made.bases):
             self._made.drop(base)
@@ -286,7 +286,7 @@ class ConsumeQueueFiles:
         return bool(self.run.bases) and self.run.bases[-1] > offset * UNIT_BYTES
 
     def look(self, offset: int, units_max: int = LOOK_UNITS) -> Units:
-        """Up to `units_max` units from `offset` on, not beyond a file; none where there is no file.
+        """Read up to `units_max` units from `offset` on within a file; none if there is no file.
 
         Units that are not written yet are zero.
 
@@ -296,9 +296,9 @@ class ConsumeQueueFiles:
         return np.frombuffer(self.look_raw(offset, units_max), UNIT_DTYPE)
 
     def heads(self, offset: int) -> Iterator[tuple[int, Units]]:
-        """The first units, and the first one's offset, of each file after the one of a unit.
+        """Yield first offset and first units of each file after that of `offset`.
 
-        Up to 64 of each; one of a truncated file, or none. One `pread` for each file.
+        Up to 64 of each file; one of a truncated file, or none. One `pread` for each file.
 
         Raises:
             Unavailable, Denied: as `look_raw`.
@@ -317,7 +317,7 @@ class ConsumeQueueFiles:
                 yield first, np.empty(0, UNIT_DTYPE)
 
     def look_raw(self, offset: int, units_max: int = LOOK_UNITS) -> bytes:
-        """The bytes that `look` shows. One `pread`, or less where the file is mapped.
+        """Read the bytes of `look`. One `pread`, or none if the file is mapped.
 
         Raises:
             Corrupt: the file was truncated.
@@ -333,7 +333,7 @@ class ConsumeQueueFiles:
             return b""
 
     def unit(self, offset: int) -> ConsumeQueueUnit:
-        """One unit, whatever it says: it may be zero, a filler or damaged.
+        """Read one unit as it is: it may be zero, a filler or damaged.
 
         Raises:
             NotFound, Corrupt, Unavailable, Denied: as `MappedFiles.peek`.
@@ -341,7 +341,7 @@ class ConsumeQueueFiles:
         return ConsumeQueueUnit(*ConsumeQueueUnit.LAYOUT.unpack(self._peek(offset, UNIT_BYTES)))
 
     def unit_now(self, offset: int) -> ConsumeQueueUnit:
-        """As `unit`, of the file that has the name now: a mapped one may be a deleted queue's."""
+        """Read one unit of the file now of that name: a mapped one may be a deleted queue's."""
         path, place = self.path_of(offset)
         if self.is_made(offset):
             return self.unit(offset)
@@ -356,7 +356,7 @@ class ConsumeQueueFiles:
         return self._files.peek(path, place, length)
 
     def units(self, start: int, end: int) -> Units:
-        """A copy of the units `[start, end)`, across files; fewer where a later file is missing.
+        """Copy the units `[start, end)` across files; fewer if a later file is missing.
 
         Raises:
             NotFound, Corrupt, Unavailable, Denied: as `MappedFiles.view`.
@@ -378,13 +378,13 @@ class ConsumeQueueFiles:
                 self._files.will_read(path, place, (stop - start) * UNIT_BYTES)
             pieces.append(units[start - first : stop - first])
             start = stop
-        # without the dtype, numpy would turn the columns into native byte order
+        # without the dtype, numpy would convert the columns to native byte order
         return np.concatenate([np.empty(0, UNIT_DTYPE), *pieces], dtype=UNIT_DTYPE)
 
     def written_end(self, start: int) -> int:
-        """First offset from `start` on whose unit is not there: O(files + log(units of a file)).
+        """Return the first offset from `start` on without a unit. O(files + log(units of a file)).
 
-        Ends at a missing file. Relies on units being written one after the other.
+        Ends at a missing file. Relies on units being written in order.
 
         Raises:
             NotFound, Corrupt, Unavailable, Denied: as `MappedFiles.view`.
@@ -398,7 +398,7 @@ class ConsumeQueueFiles:
                 start = first + whole
                 continue
             empty = np.flatnonzero(sizes[start - first : end] == 0)
-            if len(empty):  # a hole, which the search jumped over
+            if len(empty):  # a hole, which the search skipped
                 return start + int(empty[0])
             if end == len(sizes) < whole:
                 path, _ = self.path_of(start)
@@ -407,7 +407,9 @@ class ConsumeQueueFiles:
         return start
 
     def after_fillers(self, start: int, end: int) -> int:
-        """The first offset of `[start, end)` whose unit is no filler; or `end`. O(units passed).
+        """Return the first offset of `[start, end)` whose unit is no filler; or `end`.
+
+        O(skipped units).
 
         Raises:
             NotFound, Corrupt, Unavailable, Denied: as `MappedFiles.view`.
@@ -431,17 +433,17 @@ class ConsumeQueueFiles:
 
 
 class IgnoredFiles:
-    """Which files of one queue were said to be ignored. One thread at a time."""
+    """Ignored files of one queue that were reported. One thread at a time."""
 
     def __init__(self) -> None:
         self._said: set[int] = set()
-        """Their first bytes."""
+        """First bytes of the reported files."""
 
     def __repr__(self) -> str:
         return f"<IgnoredFiles: {len(self._said)}>"
 
     def beyond(self, files: ConsumeQueueFiles, end: int) -> Iterator[str]:
-        """A sentence for each new one after the queue's end; none for one that was just added.
+        """Yield a sentence for each new file after the queue's end, except for a just added one.
 
         Raises:
             Unavailable, Denied: one cannot be read now.
@@ -457,7 +459,7 @@ class IgnoredFiles:
                 )
 
     def misplaced(self, files: ConsumeQueueFiles) -> list[str]:
-        """A sentence for each new one whose name no file of this queue has."""
+        """Return a sentence for each new file whose name no file of this queue can have."""
         run = files.run
         new = [base for base in run.foreign if base not in self._said]
         self._said.update(new)

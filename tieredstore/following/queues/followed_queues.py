@@ -1,4 +1,4 @@
-"""The queues of a followed store: finds them, looks at their ends, and reads their units."""
+"""Queues of a followed store: finds them, polls their ends, and reads their units."""
 
 import threading
 from collections.abc import Collection, Iterable, Mapping
@@ -32,14 +32,14 @@ from tieredstore.following.queues.tail import ConsumeQueueTail, LookTime
 from tieredstore.following.statistics import ScanStatistics
 
 _ENDS_UNKNOWN = {HotQueueState.DAMAGED, HotQueueState.UNREADABLE}
-"""There may be messages beyond the end of such a queue."""
+"""States of queues that may have messages beyond their end."""
 
 
 class FollowedQueues:
-    """The state of all queues. What `poll` calls holds the lock; `references` takes it if it must.
+    """State of all queues. Callees of `poll` hold the lock; `references` takes it if it must.
 
-    Q1  The budget of made units is what the queues have of them, and never more than its bound.
-    Q2  A queue that has a tail is known, once it was looked at: what is told has its last state.
+    Q1  The budget of rebuilt units is the sum over the queues, and never exceeds its bound.
+    Q2  A queue with a tail is known once it was polled: its last state was published.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class FollowedQueues:
         self._budget = RebuildBudget()
         self._tails: dict[QueueId, ConsumeQueueTail] = {}
         self._has_missed = False
-        """Whether a look missed a file that the one before had."""
+        """Whether a poll missed a file that the previous one had."""
         self._unscanned: dict[QueueId, StoreError] = {}
-        """What kept the last scan from looking into directories of queues."""
+        """Errors of the last scan of each queue's directory."""
         self.newest_ms = 0
-        """Store timestamp of the newest message that counts, as far as looks read one; Unix ms."""
+        """Store timestamp of the newest message that counts and was read, Unix ms."""
         self._unlooked: set[QueueId] = set()
-        """Queues that wait for the end of an earlier one, and could not be looked at."""
+        """Queues that wait for the end of an earlier incarnation, and could not be read."""
         self._deletions = Deletions(log, directories.root)
         self._floors = Floors(log.files, self._deletions.begin_positions)
         self.found = FoundQueues()
-        """What the last scan of the directories found."""
+        """Result of the last scan of the directories."""
         self.told = ToldQueues()
         self._readers = QueueReaders(
             log.files, self._tails, self._floors, self._deletions, self.told, lock
@@ -78,7 +78,7 @@ class FollowedQueues:
         return f"<FollowedQueues: {len(self._tails)} queues, {self._budget}>"
 
     def check(self) -> None:
-        """Assert Q1, Q2, and what holds of each queue. O(files)."""
+        """Assert Q1, Q2, and the invariants of each queue. O(files)."""
         for queue, tail in self._tails.items():
             tail.check()
             assert queue in self.told.known or not tail.is_known, f"Q2: {tail}"
@@ -89,31 +89,31 @@ class FollowedQueues:
         self._deletions.check(self._tails)
 
     def take_doubt(self) -> bool:
-        """Whether a file was missed since the last call: the directories tell why."""
+        """Whether a file was missed since the last call: the directories must be scanned."""
         missed, self._has_missed = self._has_missed, False
         return self._readers.take_doubt() or missed
 
     @property
     def has_deleted(self) -> bool:
-        """Whether the broker deleted a queue that was followed."""
+        """Whether the broker deleted a followed queue."""
         return self._deletions.is_any
 
     @property
     def has_report(self) -> bool:
-        """Whether a reader reported a message that no poll has looked at."""
+        """Whether a reader reported a message that was not polled yet."""
         return self._readers.has_report
 
     def publish(self, found: Mapping[QueueId, HotQueue]) -> dict[QueueId, HotQueue]:
-        """Tell what a poll found; returns what changed by it."""
+        """Publish the result of a poll. Return the queues that changed."""
         self._deletions.told()
         return self.told.publish(found)
 
     def scan(self, *, has_grown: bool) -> dict[QueueId, HotQueue]:
-        """Look for queues and for their files; returns those that cannot be tiered or looked into.
+        """Scan for queues and their files. Return those that cannot be tiered or scanned.
 
         Args:
-            has_grown: whether the log grew since the last scan. Only then, or where something is
-                missing, are the directories of known queues looked at.
+            has_grown: whether the log has grown since the last scan. The directories of known
+                queues are scanned only then, or if something is missing.
 
         Raises:
             Unavailable, Denied: the directories cannot be read right now.
@@ -149,7 +149,7 @@ class FollowedQueues:
         }
 
     def _refuse(self, queue: QueueId, sentence: str) -> HotQueue:
-        """A queue that is not tiered; it may have been until its topic's kind was known."""
+        """Return a refused queue. It may have been tiered until its topic's kind was known."""
         tail = self._tails.pop(queue, None)
         if tail is not None:
             tail.files.give_up()
@@ -165,10 +165,10 @@ class FollowedQueues:
         return replace(known, state=HotQueueState.REFUSED, detail=detail)
 
     def look_anew(self, queues: Collection[QueueId], moment: LookTime) -> dict[QueueId, HotQueue]:
-        """As a scan and a look at these queues, with nothing kept of what was read before.
+        """Scan and poll these queues without any state from before.
 
-        Costs a first look at them, a unit of every queue whose first file went, and with pins a
-        walk through the pinned files below the queues' own.
+        Costs a first poll of them, a unit of every queue whose first file was deleted, and with
+        pins a scan of the pinned files below the queues' own.
 
         Raises:
             Unavailable, Denied: something cannot be read right now.
@@ -185,41 +185,41 @@ class FollowedQueues:
         return found | self.look(moment, queues)
 
     def _scan_queue(self, queue: QueueId, directory: Path, *, has_grown: bool) -> None:
-        """Look into the directory of one queue if there may be something new."""
+        """Scan the directory of one queue if it may have changed."""
         tail = self._tails.get(queue)
         if tail is None and self._deletions.remains_of(queue):
             if has_grown or queue in self._unlooked:
                 self._unlooked.add(queue)
-                with suppress(Unavailable, Denied, NotFound):  # else what waits could not be told
+                with suppress(Unavailable, Denied, NotFound):  # else no backlog could be reported
                     self._look_at_hidden(queue, directory)
                     self._unlooked.discard(queue)
         elif tail is None:
             if self._deletions.is_hidden(queue):
-                self._look_at_hidden(queue, directory)  # it may be yet another one by now
+                self._look_at_hidden(queue, directory)  # it may have been recreated again by now
             self._begin(queue, directory)
         elif has_grown and self._watch.changed(directory):
-            if tail.judge_identity(self._log.files):  # first: else a new queue's files are its own
+            if tail.judge_identity(self._log.files):  # first: else files of a new queue count
                 self._part_with([queue])
                 self._begin(queue, directory)
         elif not tail.files.run.bases or tail.log_min != self._log.files.table.min_position:
             tail.files.rescan()  # the broker deletes from the front of both together
         elif tail.files.has_missing:
             tail.files.release(self.told.released(queue))
-            tail.files.rescan()  # a missing file may be brought back in place
+            tail.files.rescan()  # a missing file may be restored in place
 
     def _begin(self, queue: QueueId, directory: Path) -> None:
-        """Follow a queue that was not there before, or was deleted and is there again."""
+        """Follow a queue that is new, or was deleted and exists again."""
         if self._deletions.remains_of(queue):
-            return  # what waits of the deleted queue comes first
+            return  # the backlog of the deleted queue comes first
         self._watch.changed(directory)  # it is read now, whatever was known of it
         files = ConsumeQueueFiles(self._mapped, directory, self._budget)
         if not self._deletions.has(queue) or self._deletions.succeeds(queue, files):
             self._tails[queue] = ConsumeQueueTail(queue, files)
             if self._deletions.has(queue):
-                self._floors.forget()  # they were looked for in what an earlier queue left
+                self._floors.forget()  # they were found in files of an earlier incarnation
 
     def _look_at_hidden(self, queue: QueueId, directory: Path) -> None:
-        """Note what can be read of a queue that comes after what waits of an earlier one."""
+        """Record the first message of a queue after the backlog of an earlier incarnation."""
         files = ConsumeQueueFiles(self._mapped, directory, self._budget)
         try:
             self._deletions.look_at_hidden(queue, files)
@@ -227,7 +227,7 @@ class FollowedQueues:
             files.give_up()
 
     def _begin_again(self, queue: QueueId, directory: Path) -> dict[QueueId, HotQueue]:
-        """As `_begin`, amid a look at the ends: what is to be told if it cannot be done yet."""
+        """Call `_begin` during a poll. Return the state to publish if it cannot be done yet."""
         try:
             self._begin(queue, directory)
         except Corrupt as error:
@@ -236,7 +236,7 @@ class FollowedQueues:
         return {}
 
     def _part_with(self, queues: Iterable[QueueId]) -> None:
-        """The broker deleted these queues: read no file of theirs any more."""
+        """Stop reading the files of queues that the broker deleted."""
         waiting: dict[QueueId, int] = {}
         beyond: dict[QueueId, int] = {}
         for queue in queues:
@@ -253,7 +253,7 @@ class FollowedQueues:
             self._statistics.find([sentence, *beyond_sentences(beyond)])
 
     def _find_floors(self) -> None:
-        """Where ConsumeQueue files went and their CommitLog is pinned, make their units."""
+        """Rebuild units of deleted ConsumeQueue files whose CommitLog is pinned."""
         if self._log.has_pins:
             queues = {queue: tail.files for queue, tail in self._tails.items()}
             self._unscanned |= self._floors.find(queues)
@@ -261,13 +261,16 @@ class FollowedQueues:
             self._floors.findings.clear()
 
     def _floor_of(self, queue: QueueId) -> int | None:
-        """The queue's floor; looks for all floors again if its files went between two scans."""
+        """Return the queue's floor.
+
+        Finds all floors again if its files were deleted between two scans.
+        """
         if self._log.has_pins and self._floors.is_stale(queue, self._tails[queue].files):
             self._find_floors()
         return self._floors.of(queue)
 
     def has(self, queue: QueueId) -> bool:
-        """Whether the last scan found it, or none is to be found: its topic is not tiered."""
+        """Whether the last scan found the queue, or never will: its topic is not tiered."""
         return (
             queue in self._tails
             or self._deletions.remains_of(queue)
@@ -278,11 +281,11 @@ class FollowedQueues:
     def look(
         self, moment: LookTime, only: Iterable[QueueId] | None = None
     ) -> dict[QueueId, HotQueue]:
-        """Look at the ends of queues; returns what is known of them now.
+        """Poll the ends of queues. Return their present states.
 
         Args:
-            moment: the time, and what is known of the broker.
-            only: look at these and at those that a reader reported; None: at all.
+            moment: the time, and the state of the broker.
+            only: poll these and those that a reader reported; None: all.
 
         Raises:
             Unavailable, Denied: nothing can be read right now.
@@ -290,7 +293,7 @@ class FollowedQueues:
         found: dict[QueueId, HotQueue] = {}
         end = 0
         reported = self._readers.take_reports()
-        # In order of their names: what is found depends on nothing but what is there.
+        # Sorted, so that the result depends only on the directory.
         named = None if only is None else sorted(reported.union(only) & self._tails.keys())
         chosen = list(self._tails) if named is None else named
         self._statistics.queue_looks += len(chosen)
@@ -317,7 +320,7 @@ class FollowedQueues:
         return found
 
     def _look_at_deleted(self) -> dict[QueueId, HotQueue]:
-        """What is to be told of deleted queues. Reads nothing."""
+        """Return the states of deleted queues to publish. Reads nothing."""
         found: dict[QueueId, HotQueue] = {}
         for queue in sorted(self._deletions.unsettled):
             tail = self._tails.get(queue)
@@ -330,7 +333,7 @@ class FollowedQueues:
     def _poll_queue(
         self, queue: QueueId, tail: ConsumeQueueTail, moment: LookTime
     ) -> HotQueue | None:
-        """What is known of one queue now; None if nothing is."""
+        """Return the present state of one queue; None if nothing is known."""
         error = self._unscanned.get(queue)
         if error is None:
             try:
@@ -345,10 +348,10 @@ class FollowedQueues:
         return replace(tail.seen, state=HotQueueState.UNREADABLE, detail=str(error))
 
     def first_needed(self, settled_position: int) -> int:
-        """First byte of the CommitLog that may hold a message which is not tiered.
+        """Return the first CommitLog position that may hold an untiered message.
 
         Args:
-            settled_position: as in `needed_log.first_needed`.
+            settled_position: as in `pinned_units.first_needed`.
         """
         if not self.told.known or not self._unscanned.keys() <= self._tails.keys():
             return 0  # nothing is known yet, or not of all
@@ -361,7 +364,7 @@ class FollowedQueues:
         is_wanted = tail.is_known and wanted < tail.seen.max_offset
         position = self._position_of(queue, QueueOffset(wanted)) if is_wanted else None
         if position is not None and position >= tail.end_position > 0:
-            position = 0  # the unit is of another queue of this name, which the next look finds out
+            position = 0  # the unit is of a recreated queue, which the next poll detects
         tail.needed_position = (
             tail.end_position if position is None else position or tail.needed_position
         )
@@ -373,7 +376,7 @@ class FollowedQueues:
         )
 
     def _position_of(self, queue: QueueId, offset: QueueOffset) -> int:
-        """Where a message lies; 0 if that cannot be read."""
+        """Return the position of a message; 0 if it cannot be read."""
         files = self._tails[queue].files
         try:
             if offset < files.first_offset:
@@ -395,7 +398,10 @@ class FollowedQueues:
         self._readers.report_damage(queue, start, damage)
 
     def release(self, queue: QueueId, offset: QueueOffset) -> None:
-        """Everything of `queue` below `offset` is tiered; its pins go with the next scan."""
+        """Record that messages of `queue` below `offset` are tiered.
+
+        The next scan drops their pins.
+        """
         self.told.release(queue, offset)
 
 

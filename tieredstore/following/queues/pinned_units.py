@@ -1,4 +1,4 @@
-"""Pin horizon: the log that is still needed, and offsets readable below the ConsumeQueue files."""
+"""Pin horizon: the part of the log still needed, and offsets below the ConsumeQueue files."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,26 +19,29 @@ from tieredstore.following.queues.files import ConsumeQueueFiles
 
 @dataclass(frozen=True, slots=True)
 class QueueNeed:
-    """What one queue may still need of the CommitLog."""
+    """Needs of one queue in the CommitLog."""
 
     is_known: bool
-    """Whether the queue was looked at: until then it may need all."""
+    """Whether the queue was polled. Until then it may need everything."""
     has_end: bool
-    """Whether its end is known. No message is tiered beyond a place that is damaged or cannot be
-    read, or whose file went during the look, and nothing tells how many there are."""
+    """Whether its end is known.
+
+    No message is tiered beyond a damaged or unreadable place, or one whose file was deleted during
+    the poll, and their number is unknown.
+    """
     end_position: int
-    """Where the last message that counts ends; 0: not known."""
+    """Position after the last message that counts; 0: unknown."""
     next_position: int | None
-    """Where the first message lies that is not tiered; 0: not known; None: all are tiered."""
+    """Position of the first untiered message; 0: unknown; None: all are tiered."""
 
 
 def first_needed(needs: Iterable[QueueNeed], settled_position: int) -> int:
-    """First byte of the CommitLog that may hold a message which is not tiered.
+    """Return the first CommitLog position that may hold an untiered message.
 
     Args:
         needs: one for each queue.
-        settled_position: what lies below was there when all queues were looked for; a message
-            above it may be of a queue, or have a unit, that nothing here knows of yet.
+        settled_position: the end of the log when all queues were scanned. A message above it may be
+            of an unknown queue, or have an unknown unit.
 
     Returns:
         At most `settled_position`; 0 or less: everything may be needed.
@@ -58,38 +61,38 @@ FILES_KEPT_MAX = 2
 """CommitLog files whose units stay in memory: 20 bytes for each message of a queue with a floor."""
 
 _Runs = dict[QueueId, tuple[int, Units]]
-"""Per queue the first offset of a run of offsets in one CommitLog file, and its units."""
+"""First offset and units of a run of offsets in one CommitLog file, by queue."""
 
 
 class Floors:
-    """The floor of a queue is the first offset from which units reach up to its files.
+    """Floors of queues: the first offset from which rebuilt units reach up to a queue's files.
 
     Most queues have none. Keeps two numbers for each queue and CommitLog file, and the units of the
     last two CommitLog files used. Guarded by its caller.
     """
 
     def __init__(self, log: CommitLogFiles, begins: Mapping[QueueId, int] | None = None) -> None:
-        """`begins` are positions below which records of a name are an earlier queue's."""
+        """`begins`: positions below which records of a name belong to an earlier incarnation."""
         self._log = log
         self._begins: Mapping[QueueId, int] = {} if begins is None else begins
         self._floors: dict[QueueId, int] = {}
         self._found_for: dict[QueueId, int] = {}
-        """First offset of each queue's files when the floors were looked for."""
+        """First offset of each queue's files when the floors were found."""
         self._wanted: frozenset[QueueId] = frozenset()
-        """The queues whose units are made; every walked file was walked for all of them."""
+        """Queues whose units are rebuilt. Every scanned file was scanned for all of them."""
         self._spans: dict[int, dict[QueueId, range]] = {}
-        """Offsets of each queue in every walked CommitLog file, by the file's first byte."""
+        """Offsets of each queue in every scanned CommitLog file, by the file's first byte."""
         self._growing: set[int] = set()
-        """The walked files that the broker may still have been writing, or had not begun."""
+        """Scanned files that the broker may still have been writing, or had not begun."""
         self._kept: LRUCache[int, _Runs] = LRUCache(FILES_KEPT_MAX)
         self.findings: list[str] = []
-        """Sentences for people; whoever looks takes them."""
+        """Sentences for operators. The poll takes them."""
 
     def __repr__(self) -> str:
         return f"<Floors of {len(self._floors)} queues in {len(self._spans)} files>"
 
     def check(self) -> None:
-        """Assert that floors lie below their queues' files, and spans in files that were walked."""
+        """Assert that floors lie below their queues' files, and spans in scanned files."""
         for queue, floor in self._floors.items():
             assert floor < self._found_for[queue], f"{queue} at {floor}: {self}"
             assert queue in self._wanted, f"{queue}: {self}"
@@ -97,10 +100,11 @@ class Floors:
         assert self._growing <= self._spans.keys(), f"{self}"
 
     def find(self, queues: Mapping[QueueId, ConsumeQueueFiles]) -> dict[QueueId, StoreError]:
-        """Look for the floors of all queues; returns why some could not be looked for.
+        """Find the floors of all queues.
 
-        Reads a unit of each queue whose first file went; walks the CommitLog files below those
-        that were not walked yet (see `units_in` for the cost).
+        Return the errors of queues whose floor could not be found. Reads a unit of each queue whose
+        first file was deleted. Scans the CommitLog files below those that were not scanned yet (see
+        `units_in` for the cost).
 
         Raises:
             Unavailable: nothing can be read now.
@@ -127,16 +131,16 @@ class Floors:
         except (Unavailable, Denied) as error:
             if is_of_the_process(error):
                 raise
-            self._floors = {}  # what lies below files that went is not known of any of these
+            self._floors = {}  # units below deleted files are unknown for all of these
             unread |= dict.fromkeys(ends, error)
         return unread
 
     def below(self, ends: Mapping[QueueId, tuple[int, int]]) -> dict[QueueId, int]:
-        """The floors of the queues that have one.
+        """Return the floors of the queues that have one.
 
         Args:
-            ends: at least one queue; the first offset that its files have, and the position of
-                that message in the CommitLog.
+            ends: at least one queue; the first offset that its files have, and the position of that
+                message in the CommitLog.
 
         Raises:
             Unavailable, Denied: a CommitLog file cannot be read.
@@ -152,17 +156,20 @@ class Floors:
         without = [position for queue, (_, position) in ends.items() if queue not in floors]
         begun = [base for base in self._growing if base < max(without, default=0)]
         if begun:
-            self._forget(begun)  # they may hold more by now than when they were walked
+            self._forget(begun)  # they may hold more by now than when they were scanned
             floors = self._walk(ends, known)
         return floors
 
     def _walk(self, ends: Mapping[QueueId, tuple[int, int]], known: int) -> dict[QueueId, int]:
-        """The floors by what is walked; walks what is not, of which `known` was written."""
+        """Return the floors.
+
+        Scans files that were not scanned yet; a message at `known` was written.
+        """
         bases = sorted(self._log.table.paths)
         highest = max(position for _, position in ends.values())
         for base in bases:
             if base < highest and base not in self._spans:
-                is_whole = self._is_whole(base, known)  # before it is walked
+                is_whole = self._is_whole(base, known)  # before it is scanned
                 self._spans[base] = {
                     queue: range(first, first + len(units))
                     for queue, (first, units) in self._runs_in(base).items()
@@ -181,35 +188,35 @@ class Floors:
         return floors
 
     def _is_whole(self, base: int, known: int) -> bool:
-        """Whether nothing is added to a CommitLog file any more: a message lies behind it."""
+        """Whether a CommitLog file is complete: a later message exists."""
         return known >= base + self._log.table.file_bytes or has_begun_later(self._log, base)
 
     def forget(self) -> None:
-        """Walk every file anew when floors are looked for next."""
+        """Scan every file again when floors are found next."""
         self._forget(list(self._spans))
         self._floors, self._found_for = {}, dict.fromkeys(self._found_for, -1)
 
     def is_stale(self, queue: QueueId, files: ConsumeQueueFiles) -> bool:
-        """Whether files of the queue went since floors were looked for."""
+        """Whether files of the queue were deleted since floors were found."""
         first = files.first_offset
         return first != self._found_for.get(queue, first)
 
     def of(self, queue: QueueId) -> int | None:
-        """The queue's floor; None if it has none."""
+        """Return the queue's floor; None if it has none."""
         return self._floors.get(queue)
 
     def units(self, queue: QueueId, start: QueueOffset, end: int) -> Units:
-        """Units from `start` on, below the queue's files and not beyond one CommitLog file.
+        """Return units from `start` on, below the queue's files, of one CommitLog file.
 
         Raises:
-            OutOfRange: there are none, or their CommitLog file went.
+            OutOfRange: there are none, or their CommitLog file was deleted.
             Unavailable, Denied: the CommitLog file cannot be read.
         """
         for base, spans in self._spans.items():
             if start in spans.get(queue, ()):
                 run = self._runs_in(base).get(queue)
                 if run is not None and run[0] <= start < run[0] + len(run[1]):
-                    first, units = run  # read again, it may be another one: the log lost its tail
+                    first, units = run  # a second read may find another one: the log lost its tail
                     return units[start - first : end - first]
         raise OutOfRange("its ConsumeQueue file was deleted", str(queue), start)
 
@@ -219,7 +226,7 @@ class Floors:
             try:
                 found = units_in(self._log, base, self._wanted, self.findings)
             except OutOfRange:
-                found = {}  # it went: nothing of it can be served
+                found = {}  # it was deleted: none of it can be served
             own = {queue: self._own(queue, *units) for queue, units in found.items()}
             kept = {queue: _last_run(*units) for queue, units in own.items() if len(units[1])}
             self._kept[base] = kept
@@ -228,7 +235,7 @@ class Floors:
     def _own(
         self, queue: QueueId, offsets: NDArray[np.int64], units: Units
     ) -> tuple[NDArray[np.int64], Units]:
-        """What is the queue's own of records with its name."""
+        """Drop the records of earlier incarnations."""
         own = units["position"] >= self._begins.get(queue, 0)
         return offsets[own], units[own]
 
@@ -240,7 +247,10 @@ class Floors:
 
 
 def _last_run(offsets: NDArray[np.int64], units: Units) -> tuple[int, Units]:
-    """The offsets after the last hole, and their units: what precedes a hole is out of reach."""
+    """Return the offsets after the last hole, and their units.
+
+    Those before a hole are unreachable.
+    """
     breaks = np.flatnonzero(np.diff(offsets) != 1)
     first = int(breaks[-1]) + 1 if len(breaks) else 0
     return int(offsets[first]), units[first:]

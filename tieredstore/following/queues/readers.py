@@ -1,4 +1,4 @@
-"""Reads units for the dispatcher, in other threads than the one that looks at the queues."""
+"""Reads of units for the dispatcher, in other threads than the poll's."""
 
 import threading
 from collections import deque
@@ -21,10 +21,10 @@ from tieredstore.following.queues.tail import ConsumeQueueTail
 
 
 class QueueReaders:
-    """What readers ask of queues, and what they found that a poll has to look at.
+    """Unit reads, and their reports to the next poll.
 
-    What is read belongs to the poll, which changes it under `lock`. Readers take that only for
-    units that must be made.
+    The state belongs to the poll, which changes it under `lock`. Readers take the lock only for
+    units that must be rebuilt.
     """
 
     def __init__(  # noqa: PLR0917 - what a reader may need
@@ -44,36 +44,37 @@ class QueueReaders:
         self._lock = lock
         self._reported: deque[QueueId] = deque()
         self._is_doubted = False
-        """Whether a reader found that a queue may have been deleted: look at the directories."""
+        """Whether a reader found that a queue may have been deleted, so that directories must be
+        scanned."""
         self._doubted: dict[QueueId, int] = {}
-        """Positions in units that made a reader think so, beyond what is known of the log."""
+        """Unit positions beyond the known end of the log that raised such a doubt."""
 
     def __repr__(self) -> str:
         return f"<QueueReaders: {len(self._reported)} reports>"
 
     @property
     def has_report(self) -> bool:
-        """Whether a reader reported a message that no poll has looked at."""
+        """Whether a reader reported a message that was not polled yet."""
         return bool(self._reported)
 
     def take_reports(self) -> set[QueueId]:
-        """The queues that were reported since the last call."""
+        """Return the queues that were reported since the last call."""
         return {self._reported.popleft() for _ in range(len(self._reported))}
 
     def take_doubt(self) -> bool:
-        """Whether a reader missed a queue since the last call: the directories tell why."""
+        """Whether a reader missed a queue since the last call: the directories must be scanned."""
         doubted, self._is_doubted = self._is_doubted, False
         return doubted
 
     def look_again(self, queue: QueueId) -> None:
-        """What was reported of a queue is not settled: the next poll looks at it, too."""
+        """Report a queue again, for its report is not settled: the next poll reads it, too."""
         self._reported.append(queue)
 
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
-        """See `HotLog.references`; also raises Corrupt for a truncated ConsumeQueue file.
+        """See `HotLog.references`. Also raises Corrupt for a truncated ConsumeQueue file.
 
-        Units that cannot be read are reported to the next poll. Takes the lock only for units that
-        must be made.
+        Unreadable units are reported to the next poll. Takes the lock only for units that must be
+        rebuilt.
         """
         try:
             return self._references(queue, start, messages_max)
@@ -99,7 +100,7 @@ class QueueReaders:
             units = files.units(start, end)
         except NotFound:
             if not self._mend(queue, start):
-                if start < files.first_offset:  # that look found which files went
+                if start < files.first_offset:  # the poll found which files were deleted
                     return self._units_below(queue, start, end)
                 self._doubt(queue, start, is_there=is_there(files.run.directory))
                 raise
@@ -107,7 +108,7 @@ class QueueReaders:
         if int(units["position"][0]) >= tail.end_position > 0:
             unit = ConsumeQueueUnit(*(int(value) for value in units[0].tolist()))
             self._doubt(queue, start, is_there=not self._is_of_another(queue, start, unit))
-        elif tail.end_position:  # what may be another queue's comes first in the next call
+        elif tail.end_position:  # units of a possibly recreated queue come first in the next call
             units = before_place(units, tail.end_position)
         if not units["size"][0] and self._mend(queue, start):
             units = files.units(start, end)
@@ -116,7 +117,7 @@ class QueueReaders:
     def _good_units(
         self, queue: QueueId, start: QueueOffset, tail: ConsumeQueueTail, units: Units
     ) -> Units:
-        """The leading units that may be right, at least one; none are fillers.
+        """Return the leading units that may be right, at least one. None of them is a filler.
 
         Raises:
             OutOfRange: the first one is a filler.
@@ -127,12 +128,12 @@ class QueueReaders:
         good = leading_good_units(
             units["position"].astype(np.int64), units["size"].astype(np.int64)
         )
-        return units[: max(1, good)]  # what is bad comes alone: reading its record names it
+        return units[: max(1, good)]  # a bad unit comes alone: reading its record names it
 
     def _pass_over(self, queue: QueueId, start: QueueOffset, tail: ConsumeQueueTail) -> None:
-        """Let the next poll say that the messages from `start` on are lost, if it is their turn.
+        """Report the messages from `start` on as lost in the next poll, if it is their turn.
 
-        Those before it come first: what is above them is asked for ahead.
+        Earlier messages come first, for later ones are read ahead.
         """
         is_ahead = self._told.is_untiered(queue, start) and start > self._told.released(queue)
         if not is_ahead:
@@ -140,11 +141,13 @@ class QueueReaders:
             self._reported.append(queue)
 
     def _units_below(self, queue: QueueId, start: QueueOffset, end: int) -> Units:
-        """Units below the queue's files, which pins keep; files may have gone since the last scan.
+        """Return units below the queue's files, which pins keep.
+
+        Files may be deleted since the last scan.
 
         Raises:
             OutOfRange: there are none.
-            Unavailable, Denied: they cannot be made now.
+            Unavailable, Denied: they cannot be rebuilt now.
         """
         with self._lock:
             files = self._tails[queue].files
@@ -153,15 +156,18 @@ class QueueReaders:
             return self._floors.units(queue, start, min(end, files.first_offset))
 
     def _doubt(self, queue: QueueId, start: QueueOffset, *, is_there: bool) -> None:
-        """Its files are not there, or are another queue's by now: the next poll finds out which."""
+        """Report a queue whose files are missing, or may be a recreated queue's.
+
+        The next poll decides.
+        """
         if not is_there:
             self._is_doubted = True
             raise OutOfRange("its ConsumeQueue was deleted", str(queue), start)
 
     def _is_of_another(self, queue: QueueId, start: QueueOffset, unit: ConsumeQueueUnit) -> bool:
-        """Whether a unit beyond the queue's end may be another queue's, and not damage.
+        """Whether a unit beyond the queue's end may be a recreated queue's, and not damage.
 
-        Where the log is not known to reach so far, one look finds whether it does.
+        If the log is not known to reach so far, one poll finds whether it does.
         """
         if unit.position < self._log.table.end:
             return names_message(self._log, queue, start, unit)
@@ -170,7 +176,7 @@ class QueueReaders:
         return is_new
 
     def _mend(self, queue: QueueId, start: QueueOffset) -> bool:
-        """Whether a unit that was missing or zero can be read now."""
+        """Rebuild a missing or zero unit. Return whether it can be read now."""
         with self._lock:
             tail = self._tails.get(queue)
             if tail is None:
@@ -182,13 +188,13 @@ class QueueReaders:
         return is_mended
 
     def report(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
-        """A reader could not read or trust the message at `start`: the next poll looks at it."""
+        """Report a message at `start` that could not be read or trusted. The next poll reads it."""
         tail = self._tails.get(queue)
         if tail is not None:
             tail.report(start, damage)
             self._reported.append(queue)
 
     def report_damage(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
-        """As `report`, of damage: it concerns a queue only where it is not tiered yet."""
+        """Report damage if its message is not tiered yet. Others do not matter."""
         if self._told.is_untiered(queue, start):
             self.report(queue, start, damage)

@@ -28,41 +28,43 @@ _Runs = dict[QueueId, tuple[NDArray[np.int64], Units]]
 
 
 class Remainder:
-    """The messages `[start, end)` of one deleted queue.
+    """Waiting messages `[start, end)` of one deleted queue.
 
-    Their records lie within `[position, end_position)` of the CommitLog. Records of other queues
-    that had or have the name lie elsewhere.
+    Their records lie within `[position, end_position)` of the CommitLog. Records of other
+    incarnations of the name lie elsewhere.
     """
 
     def __init__(self, start: int, end: int, *, position: int, end_position: int) -> None:
         self.first = start
-        """The first message that waited when the queue was deleted."""
+        """First message that waited when the queue was deleted."""
         self.start = start
-        """The first message that can be read, as far as is known."""
+        """First readable message, as far as is known."""
         self.end = end
         self.position = position
         self.end_position = end_position
         self._places: deque[tuple[int, int]] = deque()
-        """Offset and position of messages whose units were asked for, ascending."""
+        """Offset and position of messages whose units were read, ascending."""
 
     def __repr__(self) -> str:
         return f"<Remainder [{self.start}, {self.end}) from {self.position} on>"
 
     def note(self, offset: int, position: int) -> None:
-        """The message at `offset` lies at `position`."""
+        """Record the position of the message at `offset`."""
         if not self._places or self._places[-1][0] < offset:
             self._places.append((offset, position))
 
     def release(self, offset: int) -> None:
-        """What lies below `offset` is tiered: only what lies above its place is needed."""
+        """Record that messages below `offset` are tiered. Raise `position` accordingly."""
         while self._places and self._places[0][0] <= offset:
             self.position = max(self.position, self._places.popleft()[1])
 
 
 class Remains:
-    """All remainders, of each name in the order in which queues had it. Guarded by its caller.
+    """Remainders of all names, for each name in the order of its incarnations.
 
-    M1  The remainders of a name do not overlap, in offsets or in the log, and the oldest is first.
+    Guarded by its caller.
+
+    M1  The remainders of a name do not overlap, in offsets or in the log. The oldest is first.
     """
 
     def __init__(self, log: CommitLogFiles) -> None:
@@ -70,7 +72,7 @@ class Remains:
         self._queues: dict[QueueId, deque[Remainder]] = {}
         self._walked: LRUCache[int, tuple[frozenset[QueueId], _Runs]] = LRUCache(FILES_KEPT_MAX)
         self.findings: list[str] = []
-        """Sentences for people; whoever looks takes them."""
+        """Sentences for operators. The poll takes them."""
 
     def __repr__(self) -> str:
         return f"<Remains of {len(self._queues)} queues>"
@@ -85,7 +87,7 @@ class Remains:
         return len(self._queues)
 
     def __getitem__(self, queue: QueueId) -> Remainder:
-        """That of the oldest queue of this name."""
+        """Return the remainder of the oldest incarnation of this name."""
         return self._queues[queue][0]
 
     def check(self) -> None:
@@ -96,22 +98,25 @@ class Remains:
                 assert before.end_position <= after.position, f"M1: {before}, {after}"
 
     def all_of(self, queue: QueueId) -> Sequence[Remainder]:
-        """Those of all queues of this name, oldest first."""
+        """Return the remainders of all incarnations of this name, the oldest first."""
         return tuple(self._queues.get(queue, ()))
 
     def add(self, queue: QueueId, remainder: Remainder) -> None:
-        """A queue was deleted of which something waits, behind all others of its name."""
+        """Add the remainder of a deleted queue, after all others of its name."""
         self._queues.setdefault(queue, deque()).append(remainder)
-        self._walked.clear()  # files may have grown since they were walked
+        self._walked.clear()  # files may have grown since they were scanned
 
     def extend(self, queue: QueueId, end: int, end_position: int) -> None:
-        """The newest queue of this name goes on up to here."""
+        """Extend the newest remainder of this name up to `end`."""
         rest = self._queues[queue][-1]
         rest.end, rest.end_position = end, end_position
         self._walked.clear()
 
     def drop(self, queue: QueueId) -> None:
-        """Nothing waits any more of the oldest queue of this name."""
+        """Drop the remainder of the oldest incarnation of this name.
+
+        All its messages are tiered.
+        """
         self._queues[queue].popleft()
         if not self._queues[queue]:
             del self._queues[queue]
@@ -119,12 +124,12 @@ class Remains:
             self._walked.clear()
 
     def units(self, queue: QueueId, start: QueueOffset, end: int) -> Units:
-        """Units from `start` on, within `end` and one CommitLog file; at least one.
+        """Return units from `start` on, below `end`, of one CommitLog file; at least one.
 
-        Walks a CommitLog file for all remainders at once; see `units_in` for the cost.
+        Scans a CommitLog file for all remainders at once; see `units_in` for the cost.
 
         Raises:
-            OutOfRange: the record is gone, and the remainder begins at the next that is there.
+            OutOfRange: the record is gone, and the remainder begins at the next existing one.
             Unavailable, Denied: the CommitLog file cannot be read.
         """
         rest = self[queue]
@@ -149,7 +154,7 @@ class Remains:
         raise OutOfRange("its topic was deleted, and its record is gone", str(queue), start)
 
     def look_anew(self, queue: QueueId, released: int) -> None:
-        """Find anew where a remainder begins, of which all below `released` is tiered.
+        """Find the begin of a remainder again, of which messages below `released` are tiered.
 
         Raises:
             Unavailable, Denied: a CommitLog file cannot be read.
@@ -158,18 +163,18 @@ class Remains:
         self._walked.clear()
         rest.start = min(max(rest.first, released), rest.end)
         if rest.start < rest.end:
-            with suppress(OutOfRange):  # then it begins later, or nothing of it is left
+            with suppress(OutOfRange):  # then it begins later, or none of it is left
                 self.units(queue, QueueOffset(rest.start), rest.start + 1)
 
     def _run(self, base: int, queue: QueueId) -> tuple[NDArray[np.int64], Units]:
-        """Offsets and units of one queue's remainder in the CommitLog file at `base`."""
+        """Return offsets and units of one queue's remainder in the CommitLog file at `base`."""
         walked, runs = self._walked.get(base, (frozenset[QueueId](), {}))
         if queue not in walked:
             walked = frozenset(self._queues)
             try:
                 found = units_in(self._log, base, walked, self.findings)
             except OutOfRange:
-                found = {}  # it went
+                found = {}  # it was deleted
             runs = found
             self._walked[base] = (walked, runs)
         if queue not in runs:
@@ -179,12 +184,12 @@ class Remains:
     def _within(
         self, queue: QueueId, offsets: NDArray[np.int64], units: Units
     ) -> tuple[NDArray[np.int64], Units]:
-        """What is the oldest queue's own of records with its name."""
+        """Drop the records of other incarnations than the oldest."""
         rest = self[queue]
         own = (units["position"] >= rest.position) & (units["position"] < rest.end_position)
         offsets, units = offsets[own], units[own]
         falls = np.flatnonzero(np.diff(offsets) <= 0)
-        first = int(falls[-1]) + 1 if len(falls) else 0  # before it lies an earlier queue
+        first = int(falls[-1]) + 1 if len(falls) else 0  # before it: an earlier incarnation
         return offsets[first:], units[first:]
 
 
@@ -192,18 +197,18 @@ NAME = "deleted_queues.json"
 
 
 class Ended(NamedTuple):
-    """A deleted queue of which nothing waits."""
+    """Deleted queue without waiting messages."""
 
     start: int
-    """Its first message that was seen."""
+    """First message that was seen."""
     end: int
-    """The offset after its last one."""
+    """Offset after the last message."""
     end_position: int
-    """Where that one ends in the CommitLog."""
+    """CommitLog position after the last message."""
 
 
 class Hidden(NamedTuple):
-    """The first message of a queue that waits for the end of an earlier one of its name."""
+    """First message of a queue that waits for the end of an earlier incarnation."""
 
     offset: int
     position: int
@@ -211,7 +216,7 @@ class Hidden(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of one store."""
+    """Persistent state of one store."""
 
     remains: Mapping[QueueId, list[Remainder]] = field(default_factory=dict[QueueId, Any])
     ended: Mapping[QueueId, Ended] = field(default_factory=dict[QueueId, Ended])
@@ -219,10 +224,10 @@ class Kept:
 
 
 class KeptRemains:
-    """The file of one store's remainders. One thread at a time."""
+    """File of one store's remainders. One thread at a time."""
 
     def __init__(self, directory: Path | None, store: Path) -> None:
-        """`directory` is that of the pins; without one nothing is kept."""
+        """`directory` is that of the pins. Without one nothing is stored."""
         self._path = None if directory is None else directory / NAME
         self._store = str(store)
         self._kept: bytes | None = None
@@ -231,7 +236,7 @@ class KeptRemains:
         return f"<KeptRemains {self._path}>"
 
     def read(self) -> Kept:
-        """What an earlier process left; nothing if there is none, or it is another store's."""
+        """Read the state of an earlier process; empty without one, or if it is another store's."""
         if self._path is None:
             return Kept()
         try:
@@ -241,14 +246,14 @@ class KeptRemains:
                 return Kept()
             found = _parsed(said)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return Kept()  # as where nothing was kept
+            return Kept()  # as if no state was stored
         self._kept = raw
         return found
 
     def write(self, kept: Kept) -> str:
-        """Keep this in place of what was kept; returns why that failed, "" if it did not.
+        """Replace the stored state. Return the reason of a failure, else "".
 
-        One small file is replaced, if anything changed; that may be lost by a power failure.
+        Replaces one small file if anything changed. A power failure may lose the change.
         """
         if self._path is None:
             return ""

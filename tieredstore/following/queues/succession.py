@@ -15,10 +15,10 @@ from tieredstore.following.queues.files import ConsumeQueueFiles
 
 
 class QueueNames:
-    """The names of queues below the directory of all ConsumeQueues. One thread at a time.
+    """Names of queues below the parent directory of all ConsumeQueues. One thread at a time.
 
-    A directory that is away is a deletion only while the directory of all ConsumeQueues is the one
-    that it was: a volume that is not mounted deletes nothing.
+    A missing directory is a deletion only while the parent directory is the same as before: a
+    volume that is not mounted deletes nothing.
     """
 
     def __init__(self, root: Path) -> None:
@@ -30,7 +30,7 @@ class QueueNames:
         return f"<QueueNames of {self._root}>"
 
     def gone(self, known: Collection[QueueId], found: Collection[QueueId]) -> list[QueueId]:
-        """Which of the known queues were deleted, given all that a look at the directories found.
+        """Return the known queues that were deleted, given all queues that a scan found.
 
         One `stat`, and one for each queue that was not found.
         """
@@ -45,7 +45,7 @@ class QueueNames:
         return self._without_name(away)
 
     def vanished(self, away: Collection[QueueId]) -> list[QueueId]:
-        """Which of the queues that a look did not find were deleted, after `gone`."""
+        """Return the queues of `away` that were deleted. Call it after `gone`."""
         if not away or _place_of(self._root) != self._place:
             return []
         return self._without_name(away)
@@ -54,9 +54,10 @@ class QueueNames:
         return sorted(queue for queue in away if not self._stands(queue))
 
     def _stands(self, queue: QueueId) -> bool:
-        """Whether the queue's directory may be there: only a name that is gone says that it is not.
+        """Whether the queue's directory may exist. It does not only if its name is gone.
 
-        A link to nowhere stands, be it the queue's or its topic's, and what may not be looked at.
+        A dangling link of the queue or its topic counts as existing, and so does an unreadable
+        path.
         """
         topic = self._root / queue.topic
         try:
@@ -69,7 +70,7 @@ class QueueNames:
 
 
 def _place_of(directory: Path) -> tuple[int, int] | None:
-    """Device and inode; None where it cannot be looked at."""
+    """Return device and inode of a directory; None if it cannot be read."""
     try:
         status = os.stat(directory)  # noqa: PTH116 - often called
     except OSError:
@@ -78,7 +79,7 @@ def _place_of(directory: Path) -> tuple[int, int] | None:
 
 
 def first_unit(files: ConsumeQueueFiles) -> tuple[int, ConsumeQueueUnit] | None:
-    """Offset and unit of the first message; None while there is none.
+    """Return offset and unit of the first message; None while there is none.
 
     Raises:
         NotFound, Corrupt, Unavailable, Denied: the units cannot be read.
@@ -97,14 +98,14 @@ def first_unit(files: ConsumeQueueFiles) -> tuple[int, ConsumeQueueUnit] | None:
 
 
 def names_message(log: CommitLogFiles, queue: QueueId, offset: int, unit: ConsumeQueueUnit) -> bool:
-    """Whether a unit is of this message, and not damage: its record says so. O(record).
+    """Whether a unit is of this message and not damaged, by its record. O(record).
 
-    True where the CommitLog lost that part from its front, so that nothing says otherwise.
+    True if that part of the CommitLog was deleted from its front, so that nothing contradicts.
 
     Raises:
         Unavailable, Denied: the record cannot be read now.
     """
-    log.reach(unit.position)  # the queue's files were looked at later than the log's
+    log.reach(unit.position)  # the queue's files were read later than the log's
     try:
         log.check(queue, offset, unit)
     except (Corrupt, OutOfRange):
@@ -113,7 +114,7 @@ def names_message(log: CommitLogFiles, queue: QueueId, offset: int, unit: Consum
 
 
 def before_place(units: Units, end_position: int) -> Units:
-    """The units before the first one whose record lies at `end_position` or behind it. Pure."""
+    """Return the units before the first one whose record lies at or after `end_position`. Pure."""
     beyond = np.flatnonzero(units["position"] >= end_position)
     return units[: int(beyond[0])] if len(beyond) else units
 
@@ -127,17 +128,18 @@ def is_made_again(
     *,
     first: tuple[int, ConsumeQueueUnit] | None = None,
 ) -> bool:
-    """Whether the files are another queue's than the one of which `end` messages were seen.
+    """Whether the files are another incarnation's than the one of which `end` messages were seen.
 
-    A unit that is damaged tells nothing: if the first one is, the one before `end` decides.
+    A damaged unit proves nothing: if the first one is, the one before `end` decides.
 
     Args:
-        files: as they are now.
-        log: where the records are.
-        queue: whose name the files have.
+        files: the present files.
+        log: the CommitLog.
+        queue: the name of the files.
         end: the offset after the last message that was seen.
-        end_position: where its record ends in the CommitLog; 0: not known, so nothing is told.
-        first: the `first_unit` of the files, where it was read before: they may be gone by now.
+        end_position: position after its record in the CommitLog; 0: unknown, so the result is
+            False.
+        first: the `first_unit` of the files, if it was read before: they may be gone by now.
 
     Raises:
         Unavailable, Denied: the units cannot be read now.
@@ -148,7 +150,7 @@ def is_made_again(
     if last is not None and last.position + last.size == end_position:
         return False
     if first is None:
-        with suppress(NotFound, Corrupt):  # whoever reads it says so
+        with suppress(NotFound, Corrupt):  # its reader raises the error
             first = first_unit(files)
     if first is not None and names_message(log, queue, *first):
         return first[1].position >= end_position
@@ -158,20 +160,20 @@ def is_made_again(
 
 
 def _unit_at(files: ConsumeQueueFiles, offset: int) -> ConsumeQueueUnit | None:
-    """The unit of a message; None where there is none that can be read."""
+    """Return the unit of a message; None if none can be read."""
     if not files.has_file(offset):
         return None
     try:
         unit = files.unit(offset)
     except (NotFound, Corrupt):
-        return None  # whoever reads it says so
+        return None  # its reader raises the error
     return None if unit.is_filler or not unit.size else unit
 
 
 def is_continued(files: ConsumeQueueFiles, end: int, end_position: int) -> bool:
-    """Whether the unit before `end` is the one that was seen there; True where it is away.
+    """Whether the unit before `end` is the one that was seen there; True if it is missing.
 
-    Costs one `pread` at most; arguments as for `is_made_again`.
+    Costs one `pread` at most. Arguments as for `is_made_again`.
 
     Raises:
         NotFound, Corrupt, Unavailable, Denied: it cannot be read.

@@ -18,18 +18,18 @@ from tieredstore.following.queues.files import ConsumeQueueFiles, IgnoredFiles, 
 from tieredstore.following.queues.succession import is_continued, is_made_again
 
 WAITS_S = 30.0
-"""Seconds for which units without their records wait at most before their queue is damaged."""
+"""Longest time in seconds for which units wait for their records. Then the queue is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a unit does not count."""
+    """Reason for which a unit does not count."""
 
     offset: int
     unit: ConsumeQueueUnit
     reason: str
     by_tags_only: bool = False
-    """Whether the record is good, and the unit's tags code alone differs from its tags."""
+    """Whether the record is good, and only the unit's tags code differs from its tags."""
 
     @property
     def is_bad(self) -> bool:
@@ -39,46 +39,48 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class EndView:
-    """The units `[end, written_end)` after what counted before: at least one."""
+    """Units `[end, written_end)` after those that counted before: at least one."""
 
     end: int
     written_end: int
     before: Doubt | None
-    """The doubt that stopped the last look."""
+    """Doubt that stopped the last poll."""
     last: Doubt | None
-    """About the last written unit."""
+    """Doubt about the last written unit."""
     first: Doubt | None = None
-    """About the unit at `end`; read only if the doubt of the last look was about it, and others
-    follow it."""
+    """Doubt about the unit at `end`.
+
+    Read only if the last poll's doubt was about it, and other units follow it.
+    """
     first_bad: int = 0
-    """First offset whose unit is bad; read only if the last unit is."""
+    """First offset whose unit is bad. Read only if the last unit is."""
     bad: Doubt | None = None
-    """About the unit at `first_bad`, read once more."""
+    """Doubt about the unit at `first_bad`, read once more."""
 
 
 class LookTime(NamedTuple):
-    """What one look at all queues is made with."""
+    """Context of one poll of all queues."""
 
     now_s: float = 0.0
-    """Monotonic clock."""
+    """Monotonic clock, in seconds."""
     confirmed: Confirmed | None = None
-    """Which records count; None: all do."""
+    """Bounds of the records that count; None: all do."""
     is_stopped: bool = False
     """Whether the broker has stopped cleanly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Units from `doubt.offset` on wait, for the first of them does not count."""
+    """Units from `doubt.offset` on that wait, for the first of them does not count."""
 
     doubt: Doubt
     since_s: float
 
 
 def judge_wait(wait: Wait, moment: LookTime, *, log_end: int) -> str:
-    """Why a queue stops before units that have waited long enough; "" if they wait on. Pure.
+    """Return the reason to stop a queue before units that waited too long; "" if they wait on.
 
-    Asked from the second look on that finds the same doubt.
+    Pure. Called from the second poll on that finds the same doubt.
     """
     unit = wait.doubt.unit
     has_gone_on = log_end > unit.position + unit.size
@@ -88,17 +90,17 @@ def judge_wait(wait: Wait, moment: LookTime, *, log_end: int) -> str:
 
 
 class Verdict(NamedTuple):
-    """How far a queue goes."""
+    """End of a queue, and the reason."""
 
     end: int
     doubt: Doubt | None
-    """What stopped this look; the next one compares with it."""
+    """Doubt that stopped this poll. The next one compares with it."""
     damage: str = ""
-    """Why the queue stops at `end` although units follow; "" if it does not."""
+    """Reason for which the queue stops at `end` although units follow; "" if it does not."""
 
 
 def judge_end(view: EndView) -> Verdict:
-    """Which of the written units count, by J1 to J4. Pure."""
+    """Decide which of the written units count, by J1 to J4. Pure."""
     last = view.last
     if last is None:
         if view.first is not None and view.first.is_bad:
@@ -111,34 +113,34 @@ def judge_end(view: EndView) -> Verdict:
 
 
 class FileState(Enum):
-    """What is in the place of the file that holds an empty unit."""
+    """State of the file that holds an empty unit."""
 
     THERE = "there"
     MISSING = "missing"
     WITHOUT_ROOM = "without room"
-    """Missing, and there is no memory left to make its units."""
+    """Missing, and there is no memory left to rebuild its units."""
     MADE = "made"
-    """Missing, and units for it were made from the CommitLog."""
+    """Missing, and its units were rebuilt from the CommitLog."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoleView:
-    """The unit at `end` was empty, though something stands in a place after it."""
+    """Empty unit at `end`, with nonzero bytes after it."""
 
     end: int
     good_after: int | None
     """Offset of a good unit after it; None if there is none."""
     is_written: bool
-    """Whether the unit is there by now: read after `good_after` was."""
+    """Whether the unit is written by now. Read after `good_after`."""
     file: FileState
     made_bytes: int
-    """Memory of the units that were made for all queues."""
+    """Memory in bytes of the rebuilt units of all queues."""
 
 
 def judge_hole(view: HoleView) -> str:
-    """Why a queue stops at an empty unit; "" if it waits there, by J3. Pure."""
+    """Return the reason to stop a queue at an empty unit; "" if it waits there, by J3. Pure."""
     if view.is_written or view.good_after is None:
-        return ""  # the broker was just writing it; or the rest is what a crash left
+        return ""  # the broker was just writing it; or the rest is left from a crash
     if view.file is FileState.WITHOUT_ROOM:
         return (
             f"the file is missing or empty, and {view.made_bytes} bytes of units are made anew "
@@ -160,16 +162,16 @@ def judge_hole(view: HoleView) -> str:
 
 
 def judge_report(doubt: Doubt | None, *, is_readable: bool, untold: str) -> str:
-    """What a reader's report comes to. Pure.
+    """Evaluate a reader's report. Pure.
 
     Args:
         doubt: about the reported unit, read once more.
         is_readable: whether its offset still is in the queue.
-        untold: the damage that the reader saw, if no poll told of it yet. Told even if it is
-            mended: the dispatcher gave the queue up, and waits until it is told so.
+        untold: the damage that the reader saw, if no poll has published it yet. It is published
+            even if it is mended: the dispatcher gave the queue up, and waits for the report.
 
     Returns:
-        The damage to tell; "" once it is mended or gone.
+        The damage to publish; "" once it is mended or gone.
     """
     return doubt.reason if doubt is not None and doubt.is_bad and is_readable else untold
 
@@ -180,7 +182,7 @@ UNCONFIRMED = (
 
 
 class ConsumeQueueTail:
-    """The end of one queue. Owned by the follower's poll: one thread at a time.
+    """End of one queue. Owned by the follower's poll: one thread at a time.
 
     T1  0 <= min_offset <= max_offset.
     T2  A queue that is READY has no `detail`; one in any other state has one.
@@ -191,38 +193,38 @@ class ConsumeQueueTail:
         self.seen = HotQueue(queue, QueueOffset(0), QueueOffset(0))
         self._begun: bool = False
         self.is_known = False
-        """Whether `seen` comes from a look: until then nothing can be said about the queue."""
+        """Whether `seen` comes from a poll. Until then nothing is known of the queue."""
         self.is_current = True
-        """Whether the last look came to its end: else messages may be there that `seen` lacks."""
+        """Whether the last poll was completed. Else there may be messages that `seen` lacks."""
         self._doubt: Doubt | None = None
         self._wait: Wait | None = None
-        """Units at the end that do not count, and since when that is so."""
+        """Units at the end that do not count, and since when."""
         self.newest_ms = 0
         """Store timestamp of the newest waiting message that was read; Unix ms."""
         self.log_min = -1
         """First position of the CommitLog when `min_offset` was found."""
         self.end_position = 0
-        """Where the record of the last message that counts ends, in the CommitLog; 0: not known."""
+        """CommitLog position after the record of the last message that counts; 0: unknown."""
         self.needed_position = 0
-        """Where the first message lay that waited, or an older one; at the last look at all."""
+        """Position of the first waiting message, or an older one, as of the last full scan."""
         self.is_made_again = False
-        """Whether the files are another queue's, of the same name: nothing more is read."""
+        """Whether the files are another incarnation's. Then nothing more is read."""
         self._reported: int | None = None
         self._untold = ""
-        """Damage that a reader found and no poll has told yet."""
+        """Damage that a reader found and no poll has published yet."""
         self._passed = 0
-        """Offset below which the next message that is to be tiered is lost."""
+        """Offset below which messages that are not tiered yet are lost."""
         self._not_made: tuple[int, ...] = ()
-        """The last attempt to make units that failed: for which offset, with which room and log."""
+        """Last failed attempt to rebuild units: offset, room and state of the log."""
         self._ignored = IgnoredFiles()
         self.findings: list[str] = []
-        """Sentences for people; the scan takes them after each look."""
+        """Sentences for operators. The scan takes them after each poll."""
 
     def __repr__(self) -> str:
         return f"<ConsumeQueueTail {self.seen}>"
 
     def check(self) -> None:
-        """Assert T1 and T2, and what holds of the files."""
+        """Assert T1 and T2, and the invariants of the files."""
         seen = self.seen
         assert 0 <= seen.min_offset <= seen.max_offset, f"T1: {self}"
         assert (seen.state is HotQueueState.READY) == (not seen.detail), f"T2: {self}"
@@ -235,14 +237,15 @@ class ConsumeQueueTail:
         floor_of: Callable[[], int | None],
         log_end: int = 0,
     ) -> HotQueue:
-        """Look for new units; at most one `pread` when there are none.
+        """Poll for new units. At most one `pread` if there are none.
 
         Args:
-            log: where the records are.
-            moment: what all queues are looked at with.
-            floor_of: first offset for which units were made from pinned files; None: none were.
-                Called only after the queue's files were scanned: the broker may have deleted some.
-            log_end: up to where the CommitLog is known to hold whole records.
+            log: the CommitLog.
+            moment: the context of the poll.
+            floor_of: returns the first offset with units rebuilt from pinned files; None: there are
+                none. Called only after the queue's files were scanned: the broker may have deleted
+                some.
+            log_end: position up to which the CommitLog is known to hold whole records.
 
         Raises:
             Unavailable, Denied: the files cannot be read right now.
@@ -283,7 +286,7 @@ class ConsumeQueueTail:
                 seen = self._advance(seen, log, confirmed)
             end_position = self._end_position_of(seen)
             if has_news and self._begun and self._is_superseded(log):
-                return self.seen  # what was read may be of the files that came in between
+                return self.seen  # the read units may be of files of another incarnation
             while self._mend(seen.id, seen.max_offset, log):
                 seen = replace(seen, state=HotQueueState.READY, detail="")
                 seen = self._advance(seen, log, confirmed)
@@ -309,7 +312,7 @@ class ConsumeQueueTail:
         return replace(seen, min_offset=QueueOffset(passed))
 
     def _without_wait(self) -> HotQueue:
-        """The queue as of the last look, without what waited at its end."""
+        """Return the queue as of the last poll, without units that waited at its end."""
         seen = self.seen
         if not seen.waiting:
             return seen
@@ -318,7 +321,7 @@ class ConsumeQueueTail:
         return replace(seen, state=HotQueueState.READY, detail="") if is_overdue else seen
 
     def _judged(self, seen: HotQueue, moment: LookTime, log_end: int) -> HotQueue:
-        """The queue, damaged if units at its end have waited long enough for their records."""
+        """Return the queue; damaged if units at its end waited too long for their records."""
         doubt = self._doubt if seen.waiting else None
         if doubt is None or not doubt.is_bad or doubt.offset != seen.max_offset:
             self._wait = None
@@ -331,10 +334,10 @@ class ConsumeQueueTail:
         return seen
 
     def _end_position_of(self, seen: HotQueue) -> int:
-        """Where the record of the last message ends; 0 where its file was cut off in this moment.
+        """Return the position after the last message's record; 0 if its file was just truncated.
 
         Raises:
-            NotFound: the last message is not there any more.
+            NotFound: the last message does not exist any more.
         """
         if seen.max_offset <= max(self.seen.max_offset, self.files.first_offset):
             return self.end_position
@@ -348,9 +351,9 @@ class ConsumeQueueTail:
         return 0 if unit.is_filler else unit.position + unit.size
 
     def judge_identity(self, log: CommitLogFiles) -> bool:
-        """Whether the files are another queue's by now, which the broker made under this name.
+        """Whether the broker has recreated the queue, so that the files are another incarnation's.
 
-        Looks at the directory, at one unit, and at its record where the unit says so.
+        Scans the directory, and reads one unit and possibly its record.
 
         Raises:
             Unavailable, Denied: the files cannot be read right now.
@@ -364,35 +367,35 @@ class ConsumeQueueTail:
         return self.is_made_again
 
     def report(self, offset: int, damage: str = "") -> None:
-        """A reader found that the message at `offset` cannot be trusted; the next poll tells so.
+        """Record a reader's report of the message at `offset`. The next poll publishes it.
 
-        Damage that is given is told even if it is mended by then, and the poll after that tells
-        that it is: the dispatcher gave the queue up, and waits until it is told so.
+        Given damage is published even if it is mended by then, and the poll after that publishes
+        the recovery: the dispatcher gave the queue up, and waits for both.
         """
         self._untold, self._reported = damage or self._untold, offset
 
     def pass_over(self, end: int) -> None:
-        """Messages below `end` that are not tiered yet are lost: the next poll begins there."""
+        """Record that untiered messages below `end` are lost. The next poll begins there."""
         self._passed = max(self._passed, end)
 
     def look_anew(self) -> None:
-        """Let the next poll find the queue's lower end as a first look does."""
+        """Make the next poll find the queue's lower end as a first poll does."""
         self.files.forget()
         self.files.rescan()
         self.log_min, self._not_made = -1, ()
 
     @property
     def has_report(self) -> bool:
-        """Whether a reader's report is open, so that the next poll must look."""
+        """Whether a reader's report is open, so that the next poll must read the queue."""
         return self._reported is not None
 
     def _is_superseded(self, log: CommitLogFiles) -> bool:
-        """Whether what stands after the end is another queue's."""
+        """Whether the units after the end are another incarnation's."""
         is_same = is_continued(self.files, self.seen.max_offset, self.end_position)
         return not is_same and self.judge_identity(log)
 
     def _is_settled(self, log: CommitLogFiles) -> bool:
-        """Whether the queue's lower end and its state are as they were."""
+        """Whether the queue's lower end and its state are unchanged."""
         low = self.seen.min_offset
         return (
             self._reported is None
@@ -419,7 +422,7 @@ class ConsumeQueueTail:
         return replace(seen, state=HotQueueState.READY, detail="")
 
     def _begin(self, log: CommitLogFiles, confirmed: Confirmed | None) -> HotQueue:
-        """First look: skip what stands before the first message, then find the end."""
+        """Carry out the first poll: skip the units before the first message, then find the end."""
         files = self.files
         written = files.written_end(files.first_offset)
         first = files.after_fillers(files.first_offset, written)
@@ -432,7 +435,7 @@ class ConsumeQueueTail:
         return self._after_a_hole(seen, log, confirmed) if files.has_later(readable) else seen
 
     def _has_news(self, end: int) -> bool:
-        """Whether anything stands at or after the end. One `pread` or less."""
+        """Whether anything is written at or after the end. One `pread` or less."""
         files = self.files
         if files.is_missing(end):
             return True
@@ -446,7 +449,7 @@ class ConsumeQueueTail:
     def _advance(
         self, seen: HotQueue, log: CommitLogFiles, confirmed: Confirmed | None
     ) -> HotQueue:
-        """Count the units after `seen.max_offset` that are whole, or tell why the queue stops."""
+        """Count the whole units after `seen.max_offset`, or find the reason to stop."""
         end = int(seen.max_offset)
         written = self.files.written_end(end)
         if written == end:
@@ -471,7 +474,7 @@ class ConsumeQueueTail:
     def _waiting(
         self, seen: HotQueue, written: int, waits_for: str, log: CommitLogFiles
     ) -> HotQueue:
-        """The queue with what its written units from the end on wait for."""
+        """Return the queue with the reason for which its written units from the end on wait."""
         stored_ms = self._stored_ms(seen.max_offset, log) or 0
         count = written - seen.max_offset
         return replace(seen, waiting=count, waits_for=waits_for, waiting_ms=stored_ms)
@@ -479,7 +482,7 @@ class ConsumeQueueTail:
     def _confirmed_end(
         self, end: int, written: int, confirmed: Confirmed, log: CommitLogFiles
     ) -> int:
-        """First offset of `[end, written)` whose record is not confirmed; or `written`."""
+        """Return the first offset of `[end, written)` with an unconfirmed record; or `written`."""
 
         def waits(offset: int) -> bool:
             unit = self.files.unit(offset)
@@ -494,7 +497,7 @@ class ConsumeQueueTail:
         return partition_point(end, written, waits) if waits(written - 1) else written
 
     def _stored_ms(self, offset: int, log: CommitLogFiles) -> int | None:
-        """Store timestamp of a message's record, Unix ms; None if the unit names no record."""
+        """Return a message's store timestamp, Unix ms; None if its unit names no record."""
         unit = self.files.unit(offset)
         try:
             raw = log.record(unit.position, unit.size)
@@ -505,7 +508,7 @@ class ConsumeQueueTail:
             return None
 
     def _view_of_end(self, queue: QueueId, end: int, written: int, log: CommitLogFiles) -> EndView:
-        """Read what `judge_end` needs: one record at a healthy end."""
+        """Read the input of `judge_end`: one record at a healthy end."""
         before = self._doubt
         last = self._doubtful(queue, written - 1, log)
         view = EndView(end, written, before, last)
@@ -524,14 +527,14 @@ class ConsumeQueueTail:
     def _after_a_hole(
         self, seen: HotQueue, log: CommitLogFiles, confirmed: Confirmed | None
     ) -> HotQueue:
-        """The unit at the end is empty and a later place is not: tell whether that is damage."""
+        """Decide whether an empty unit at the end before a written one is damage."""
         end = int(seen.max_offset)
         files = self.files
-        if end < files.first_offset:  # the broker deleted what comes next
+        if end < files.first_offset:  # the broker deleted the next units
             return self._begin(log, confirmed)
         good = self._good_after(seen.id, end, log)
         is_written = bool(files.look(end)["size"][:1].any())
-        if good is None and not is_written:  # remains of a crash
+        if good is None and not is_written:  # left from a crash
             self.findings += self._ignored.beyond(files, end)
         view = HoleView(end, good, is_written, self._file_state(end), files.made.budget.taken)
         damage = judge_hole(view)
@@ -547,7 +550,7 @@ class ConsumeQueueTail:
         return FileState.MADE if self.files.is_made(offset) else FileState.THERE
 
     def mend(self, offset: int, log: CommitLogFiles) -> bool:
-        """Make the unit that a reader found missing or zero; whether it can be read now.
+        """Rebuild a unit that a reader found missing or zero. Return whether it can be read now.
 
         Raises:
             Corrupt, Unavailable, Denied: as `ConsumeQueueFiles.make`.
@@ -556,7 +559,7 @@ class ConsumeQueueTail:
         return self._mend(self.seen.id, offset, log) and self.files.has_file(offset)
 
     def _mend(self, queue: QueueId, offset: int, log: CommitLogFiles) -> bool:
-        """Make units for the missing or blank file of `offset`; False if there are none to make."""
+        """Rebuild the missing or blank file of `offset`. False if there is nothing to rebuild."""
         files = self.files
         is_missing = files.is_missing(offset)
         first = files.hole_start(offset) if is_missing else files.blank_start(offset)
@@ -581,7 +584,7 @@ class ConsumeQueueTail:
         return True
 
     def _good_after(self, queue: QueueId, end: int, log: CommitLogFiles) -> int | None:
-        """The next unit after an empty one, or the first of a later file, whose record is good."""
+        """Return the next unit after an empty one, or a later file's first, with a good record."""
         for start, units in chain([(end, self.files.look(end))], self.files.heads(end)):
             written = units["size"].nonzero()[0]
             if len(written):
@@ -592,9 +595,9 @@ class ConsumeQueueTail:
         return None
 
     def _doubtful(self, queue: QueueId, offset: int, log: CommitLogFiles) -> Doubt | None:
-        """Why a unit does not count; None if its record says the same as the unit.
+        """Return the reason for which a unit does not count; None if its record agrees with it.
 
-        A filler counts: a message that a repair gave up, which readers pass over.
+        A filler counts: a message that a repair gave up, which readers skip.
         """
         unit = self.files.unit(offset)
         if unit.is_filler:
@@ -607,7 +610,7 @@ class ConsumeQueueTail:
             return Doubt(offset, unit, str(error))
         if is_extended_address(unit.tag_hash):
             return None  # `enableConsumeQueueExt`: an address stands in the place of the code
-        if code != unit.tag_hash:  # half written, or never a hash: the next look tells which
+        if code != unit.tag_hash:  # half written, or never a hash: the next poll decides
             reason = f"the unit's tags code is {unit.tag_hash}, not {code}"
             return Doubt(offset, unit, reason, by_tags_only=True)
         return None
@@ -617,9 +620,9 @@ class ConsumeQueueTail:
         return QueueOffset(self._readable_from(min(start, end), end, log))
 
     def _readable_from(self, start: int, end: int, log: CommitLogFiles) -> int:
-        """First offset of `[start, end)` whose record lies in a file that is there; or `end`.
+        """Return the first offset of `[start, end)` with a record in an existing file; or `end`.
 
-        Fillers, which may lie anywhere, are as the message after them, and passed over.
+        Fillers may lie anywhere. They count as the message after them, and are skipped.
         """
         lowest = log.table.min_position
 
@@ -631,7 +634,7 @@ class ConsumeQueueTail:
                     return offset >= end or self.files.unit(offset).position >= lowest
             except NotFound:
                 if self.files.is_missing(offset):
-                    return True  # a reader of it finds that out
+                    return True  # its reader gets the error
                 raise
             return unit.position >= lowest
 
