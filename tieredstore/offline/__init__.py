@@ -1,13 +1,13 @@
-"""Offline work on a tier, by many processes side by side: scan, audit, rebuild, tables.
+"""Offline work on a tier by parallel processes: scan, audit, rebuild, tables.
 
     import duckdb, tieredstore.offline
 
     orders = tieredstore.offline.dataset("tier", "G_Orders", columns=["tags", "body"])
     duckdb.sql("SELECT tags, count(*) FROM orders GROUP BY ALL")
 
-`scan/scanner.py` says how messages are read, `scan/split.py` what one worker reads, `planning.py`
-how splits are found. Neither Spark nor an event loop of the caller's is needed; nothing is loaded
-before use.
+`scan/planning.py` divides a tier into splits, `scan/split.py` is the split of a worker, and
+`scan/scanner.py` reads its messages. Needs neither Spark nor an event loop of the caller. Modules
+are loaded on first use.
 """
 
 import os
@@ -41,12 +41,13 @@ def dataset(
     settings: Mapping[str, object] | None = None,
     java_metadata: str | os.PathLike[str] | None = None,
 ) -> "RecordBatchReader":
-    """The messages of topics as a `pyarrow.RecordBatchReader`: for DuckDB, polars and pandas.
+    """Return the messages of topics as a `pyarrow.RecordBatchReader`, for DuckDB, polars or pandas.
 
-    Reads the metadata at once, and messages when batches are asked for, queue after queue; one
-    batch is held, and the messages can be read once: call this again for another query. The
-    columns are those of `to_arrow`; bodies are decompressed. Unlike `to_arrow` it reads the logs
-    from end to end, without ConsumeQueues, caches and a thread of its own. Use it in one thread.
+    The call reads the metadata. Each batch reads its messages when it is requested, queue after
+    queue. The reader holds one batch in memory and can be consumed once: call again for another
+    query. Its columns are those of `to_arrow`, and bodies are decompressed. Unlike `to_arrow` it
+    reads the logs sequentially, without ConsumeQueues, caches and a thread of its own. Use it in
+    one thread.
 
     Args:
         where: the tier's directory or URL, as in `tieredstore.open`.
@@ -55,8 +56,8 @@ def dataset(
         queues: number of a queue of each topic, or several; None: all.
         since: messages stored at this time or later: a datetime with time zone, or Unix ms.
         until: messages stored before this time.
-        on_gap: is told of bytes in which no sound message is, and they are passed over; None: the
-            first is an error.
+        on_gap: callback for bytes without a sound message, which are then skipped; None: the
+            first such bytes are an error.
         verify_bodies: compare the checksum of each body, too.
         cluster: the broker's cluster; not needed where the tier has only one that fits.
         broker: the broker's name; likewise.
@@ -69,7 +70,7 @@ def dataset(
         ValueError: there is no such column or one is named twice, or a time has no time zone, or
             `until` is not later than `since`.
         NotFound, ConfigError, NewerVersion, Corrupt, Denied, Unavailable: as `planning.splits`;
-            Corrupt and Unavailable also when a batch is asked for.
+            Corrupt and Unavailable also when a batch is requested.
     """
     from tieredstore.offline.scan.planning import splits  # noqa: PLC0415 - loaded on first use
 

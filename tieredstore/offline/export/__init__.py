@@ -1,5 +1,6 @@
-"""History as tables: messages of a tier as Parquet files, partitioned by topic and day.
+"""Exports of a tier: messages as Parquet files or an Iceberg table, partitioned by topic and day.
 
-`job.py` plans an export and goes on with one that was begun; `task.py` is what one worker does;
-`day_files.py` writes its files; `ledger.py` keeps in the target what was planned and what is done.
+`job.py` plans an export and continues an interrupted one; `task.py` is the task of a worker;
+`day_files.py` writes its files; `ledger.py` keeps plans and finished tasks in the target.
+`iceberg_job.py` and `iceberg_table.py` export into a table.
 """

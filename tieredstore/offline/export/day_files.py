@@ -87,8 +87,8 @@ def rows_by_day(
 class DayFiles:
     """Writes messages of one topic into files by day of their store time, in UTC.
 
-    A file is written under a temporary name, synced and renamed, so nobody sees a part of one. The
-    same messages in the same batches give the same bytes. Memory: `ROW_GROUP_BYTES` a day.
+    A file is written under a temporary name, synced and renamed, so no reader sees a partial file.
+    The same messages in the same batches give the same bytes. Memory: `ROW_GROUP_BYTES` a day.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ FILES = "files"
 
 @dataclass(frozen=True, slots=True)
 class TableTask:
-    """One split of an export into a table. Can be pickled; holds no secret."""
+    """A split of an export into a table. Can be pickled; holds no secret."""
 
     table: TableName
     table_uuid: str
@@ -96,7 +96,7 @@ class TableTask:
 
 
 class WrittenSplit(NamedTuple):
-    """What a task wrote."""
+    """Result of a task: its data files."""
 
     queue: QueueId
     files: Sequence[DataFile]
@@ -115,7 +115,7 @@ def written_pieces(task: TableTask) -> Iterator[Piece]:
 
 
 def written_of(piece: Piece) -> WrittenSplit:
-    """What a task told."""
+    """Unpickle the result of a task."""
     return pickle.loads(piece.payload)  # noqa: S301 - of a worker of ours
 
 
@@ -212,7 +212,7 @@ SNAPSHOT_BYTES = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What one snapshot adds."""
+    """Content of a snapshot: the splits that it adds."""
 
     covers: Mapping[QueueId, Span]
     """Queue offsets `[from, to)`."""
@@ -236,9 +236,9 @@ class TableExport:
         refused: Sequence[str],
         skips: Skips,
     ) -> None:
-        """`seen`: what the table said when this was planned; `begun`: the same, or of a new one."""
+        """`seen`: state of the table at planning time; `begun`: the same, or a new table's."""
         self.gone = gone
-        """What expired between the runs before and this one."""
+        """Messages that expired between the previous run and this one."""
         self._table = table
         self._portions = portions
         self._seen = seen
@@ -251,7 +251,7 @@ class TableExport:
 
     @property
     def waiting(self) -> Sequence[Split]:
-        """What is to be done."""
+        """Splits that are not written yet."""
         return [split for portion in self._portions for split in portion.splits]
 
     @property
@@ -271,15 +271,15 @@ class TableExport:
     def run(self, engine: Engine, progress: Callable[[int], None] = lambda _: None) -> ExportReport:
         """Write the data files of each portion, then commit them.
 
-        Ended at any moment, the table has whole portions, and the next run begins behind them.
-        `progress` is told the bytes of logs that were read since the last call.
+        If the run ends at any moment, the table has whole portions, and the next run continues
+        after them. `progress` receives the bytes of logs read since the last call.
 
         Raises:
             InUse: another process exports into the table.
             Corrupt: a message is damaged, and damage is not passed over.
             BytesMissing: published bytes are not in the storage, and that is not passed over.
             Unavailable, Denied: the storage or the catalog does not answer or refuses.
-            ConfigError: somebody changed the table so that it cannot be gone on with.
+            ConfigError: the table was changed by another program, so it cannot be continued.
             OSError: the table's place cannot be written.
         """
         if self._seen is None:
@@ -330,14 +330,14 @@ def planned_table_export(
     java_metadata: Path | None = None,
     naming: str,
 ) -> TableExport:
-    """What an export into a table has to do now. Reads metadata and the catalog; writes nothing.
+    """Plan an export into a table. Reads metadata and the catalog; writes nothing.
 
-    A table that is not there is to be made. One that an export made gets what came since. Options
-    that are not given are those it was begun with.
+    The run creates a missing table. A table of an earlier export gets the messages that came since.
+    Missing options are those of the first run.
 
     Raises:
-        ConfigError: other options than it was begun with, or another tier, or one that was made
-            again; or the catalog is not configured, or the table is none of an export.
+        ConfigError: the options or the tier differ from those of the first run, or the tier was
+            created again; or the catalog is not configured, or no export made the table.
         NotFound: there is no tier, or no such topic.
         and as `planning.plan` and `ExportTable`.
     """
@@ -375,10 +375,10 @@ def planned_table_export(
 def portions_of(
     extents: Mapping[QueueId, Sequence[LogExtent]], spans: Mapping[QueueId, Span], bytes_max: int
 ) -> list[dict[QueueId, Span]]:
-    """What each snapshot covers: queue offsets by queue, of some `bytes_max` of logs together.
+    """Return the queue offsets of each snapshot, by queue: about `bytes_max` of logs together.
 
-    A portion ends where an extent does, so that none is read twice; those of a Java tier say
-    nothing of offsets, so there a queue is not cut. Each offset of `spans` is in one portion.
+    A portion ends at the end of an extent, so no extent is read twice. Extents of a Java tier have
+    no offsets, so its queues are not divided. Each offset of `spans` is in exactly one portion.
     """
     made: list[dict[QueueId, Span]] = [{}]
     held = 0

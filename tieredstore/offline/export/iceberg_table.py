@@ -118,7 +118,7 @@ def refuse_other_columns(table: Table, name: str) -> None:
     """Refuse a table whose partitioning or partition columns are not those that an export makes.
 
     Raises:
-        ConfigError: somebody changed them.
+        ConfigError: they were changed after the export began.
     """
     schema = table.schema()
     fields = [(schema.find_column_name(one.source_id), str(one.transform)) for one in
@@ -146,10 +146,10 @@ class TableName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """That of `CATALOG.NAMESPACE.TABLE`; a namespace may have several parts.
+        """Parse `CATALOG.NAMESPACE.TABLE`; a namespace may have several parts.
 
         Raises:
-            ConfigError: it is no such name.
+            ConfigError: `text` has another form.
         """
         parts = text.split(".")
         if len(parts) < NAME_PARTS_MIN or not all(parts):
@@ -164,17 +164,17 @@ class TableName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What an export has, as its table says."""
+    """State of an export, kept as a property of its table."""
 
     about: Mapping[str, Any]
-    """Whose and which messages, as in a ledger."""
+    """Tier and options of the export, as in a ledger."""
     number: int = 0
     """Of the last commit; 0: the table is empty."""
     reached: Mapping[QueueId, Reached] = field(default_factory=dict[QueueId, Reached])
 
     @classmethod
     def begun(cls, about: Mapping[str, Any]) -> Self:
-        """That of a table that is to be made, as it will be read."""
+        """Return the state of a new table, as it will be read back."""
         return cls(orjson.loads(orjson.dumps(dict(about))))
 
     def encoded(self) -> dict[str, str]:
@@ -185,13 +185,13 @@ class TableState:
 
     def behind(self, covers: Mapping[QueueId, tuple[int, int]],
                generations: Mapping[QueueId, int]) -> Self:  # fmt: skip
-        """What it is after a commit that adds these queue offsets."""
+        """Return the state after a commit that adds these queue offsets."""
         more = {queue: Reached(end, generations[queue]) for queue, (_, end) in covers.items()}
         return replace(self, number=self.number + 1, reached={**self.reached, **more})
 
 
 class ExportTable:
-    """A table by its name; each call asks the catalog anew, and leaves no connection open."""
+    """A table by its name. Each call asks the catalog again, and leaves no connection open."""
 
     def __init__(self, name: TableName) -> None:
         self.name = name
@@ -210,10 +210,10 @@ class ExportTable:
             return _found(catalog, self.name)
 
     def state(self) -> TableState | None:
-        """What the export has; None if there is no table.
+        """Return the state of the export; None if there is no table.
 
         Raises:
-            ConfigError: the table is not one of an export, was rolled back, or a newer program's.
+            ConfigError: no export made the table, it was rolled back, or a newer version wrote it.
             Corrupt: its property is damaged.
             and as `loaded`.
         """
@@ -221,10 +221,10 @@ class ExportTable:
         return None if table is None else state_of(table, self.name)
 
     def create(self, columns: Sequence[str], state: TableState) -> None:
-        """Make the table, without a message, and its namespace if there is none.
+        """Create the table without messages, and its namespace if that is missing.
 
         Raises:
-            InUse: somebody else made it meanwhile.
+            InUse: another process created it meanwhile.
             and as `loaded`.
         """
         with _opened(self.name) as catalog:
@@ -281,10 +281,10 @@ class ExportTable:
 
 
 def state_of(table: Table, name: TableName) -> TableState:
-    """What the export of a table has, by its property.
+    """Parse the state of an export from the property of its table.
 
     Raises:
-        ConfigError: the table is not one of an export, was rolled back, or a newer program's.
+        ConfigError: no export made the table, it was rolled back, or a newer version wrote it.
         Corrupt: its property is damaged.
     """
     raw = table.properties.get(STATE)

@@ -45,7 +45,7 @@ PARTITIONS = "partitions"
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """What an export has of one topic."""
+    """Counts of an export for a topic."""
 
     topic: str
     messages: int
@@ -62,16 +62,16 @@ class TopicReport:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What a run did."""
+    """Result of a run."""
 
     run: int
     tasks: int
     tasks_before: int
     """Of these, done by an earlier process."""
     topics: Sequence[TopicReport]
-    """What the run wrote, earlier processes included."""
+    """Output of the run by topic, earlier processes included."""
     gone: Sequence[Gone] = ()
-    """What left the tier before this run could write it."""
+    """Messages that left the tier before this run could write them."""
     missing: Sequence[str] = ()
     """Why tasks are not done: published bytes are not in the storage. The next run tries again."""
 
@@ -101,7 +101,7 @@ class Export:
         self.refused = refused
         """Sentences of queues that the export takes no more messages of."""
         self.gone = gone
-        """What expired between the runs before and this one."""
+        """Messages that expired between the previous run and this one."""
         self._directory = directory
         self._about = about
         self._planned = planned
@@ -111,7 +111,7 @@ class Export:
 
     @property
     def waiting(self) -> Sequence[ExportTask]:
-        """What is to be done."""
+        """Tasks that are not done yet."""
         return [task for task in self._tasks if task.number not in self._done]
 
     @property
@@ -125,9 +125,10 @@ class Export:
         return self._planned.offsets
 
     def run(self, engine: Engine, progress: Callable[[int], None] = lambda _: None) -> ExportReport:
-        """Write what is not written yet; ended at any moment, the next one goes on from there.
+        """Write the files of the waiting tasks.
 
-        `progress` is told the bytes of logs that were read since the last call.
+        If the run ends at any moment, the next one continues from there. `progress` receives the
+        bytes of logs read since the last call.
 
         Raises:
             InUse: another process writes this export.
@@ -195,18 +196,18 @@ def planned_export(
     java_metadata: Path | None = None,
     naming: str,
 ) -> Export:
-    """What an export into a directory has to do now. Reads the metadata; writes nothing.
+    """Plan an export into a directory. Reads the metadata; writes nothing.
 
-    In a directory without an export, one is begun. One that was ended in the middle goes on with
-    its own plan, whatever was tiered since: what is done stays, and messages that left the tier are
-    counted. One that is complete gets the messages that came since, in files of their own. Options
-    that are not given are those it was begun with. A queue whose offsets mean other messages by now
-    gets no more of them.
+    A directory without an export gets a new one. An interrupted export continues its own plan,
+    whatever was tiered since: finished tasks stay, and messages that left the tier are counted. A
+    complete export gets the messages that came since, in files of their own. Missing options are
+    those of the first run. A queue whose topic was created again gets no further messages, because
+    its offsets mean other messages now.
 
     Raises:
-        ConfigError: other options than it was begun with, or another tier; or the directory has
-            something else, or is a URL.
-        NotFound: there is no tier, or a new export names a topic that is not there.
+        ConfigError: the options or the tier differ from those of the first run; or the directory
+            holds other files, or is a URL.
+        NotFound: there is no tier, or a new export names a missing topic.
         and as `planning.plan`.
     """
     check_directory(directory)

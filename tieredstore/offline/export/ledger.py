@@ -1,12 +1,12 @@
-"""What an export's directory says of itself: what was planned, and which tasks are done.
+"""Ledger in the directory of an export: its options, plans and finished tasks.
 
-    _tieredstore/export.json          whose messages, which of them, and which columns
+    _tieredstore/export.json          the tier, the selection of messages, and the columns
     _tieredstore/plan-000001.json     the tasks of the first run, of the second, ...
-    _tieredstore/done-000001/000017   what task 17 of the first run wrote
+    _tieredstore/done-000001/000017   the files of task 17 of the first run
     _tieredstore/lock                 held by the process that writes the export
 
-A task is done once its line is there, which is written after its files. Readers of partitioned
-tables pass over names that begin with `_` or `.`.
+A task is done once its `done` file exists, which is written after the task's files. Readers of
+partitioned tables skip names that begin with `_` or `.`.
 """
 
 import fcntl
@@ -49,18 +49,18 @@ class PlannedTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """What one run of an export is to write."""
+    """Plan of a run of an export."""
 
     number: int
     offsets: Mapping[QueueId, tuple[int, int]]
     """Queue offsets `[from, to)` of each queue. The next run begins where they end."""
     tasks: Sequence[PlannedTask]
     reached: Mapping[QueueId, Reached]
-    """How far the export is behind it, with the same ends."""
+    """State of each queue after the run."""
 
 
 class DoneTask(NamedTuple):
-    """What a task wrote."""
+    """Result of a task: its files and counts."""
 
     files: tuple[WrittenFile, ...]
     damaged: int
@@ -105,10 +105,10 @@ class Ledger:
             os.close(fd)
 
     def about(self) -> dict[str, Any] | None:
-        """Whose and which messages the export has; None if there is none in the directory.
+        """Return the tier and the options of the export; None if the directory has none.
 
         Raises:
-            ConfigError: a newer program wrote it, or the directory has something else.
+            ConfigError: a newer version wrote it, or the directory holds other files.
             Corrupt: the ledger is damaged.
         """
         path = self._root / "export.json"

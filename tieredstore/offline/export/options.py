@@ -22,7 +22,7 @@ TOPIC = "topic"
 
 
 class Target(NamedTuple):
-    """Where an export goes, as people name it."""
+    """Destination of an export, for messages to users."""
 
     kind: str
     """`directory` or `table`."""
@@ -30,7 +30,7 @@ class Target(NamedTuple):
 
 
 class Skips(NamedTuple):
-    """What an export passes over and counts; otherwise it is an error."""
+    """Faults that an export skips and counts. Otherwise each of them is an error."""
 
     damage: bool = False
     missing: bool = False
@@ -42,7 +42,7 @@ NO_SKIPS = Skips()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """Which messages an export has, and what of them. None: not said."""
+    """Selection of messages and columns of an export. None: not given."""
 
     topics: tuple[str, ...] | None = None
     queues: tuple[int, ...] | None = None
@@ -53,7 +53,7 @@ class ExportOptions:
 
     @property
     def wanted(self) -> WantedMessages:
-        """Which messages; tags are looked at by the tasks."""
+        """The selection of messages without tags: tasks filter by tag."""
         return WantedMessages(
             topics=None if self.topics is None else frozenset(self.topics),
             queues=None if self.queues is None else frozenset(self.queues),
@@ -63,7 +63,7 @@ class ExportOptions:
 
     @classmethod
     def kept(cls, about: Mapping[str, Any]) -> Self:
-        """Those that a ledger has."""
+        """Return the options that a ledger keeps."""
         kept: dict[str, Any] = about["options"]
         listed = {name: _as_tuple(kept[name]) for name in ("topics", "queues", "tags", "columns")}
         return cls(since_ms=kept["since_ms"], until_ms=kept["until_ms"], **listed)
@@ -149,7 +149,7 @@ def _said(value: Any) -> str:  # noqa: ANN401 - of any option
 
 
 class Reached(NamedTuple):
-    """How far an export is with one queue."""
+    """Progress of an export in a queue."""
 
     end: int
     """It has everything below this queue offset that it was to have."""
@@ -172,7 +172,7 @@ Span = tuple[int, int]
 
 
 class Told(NamedTuple):
-    """What a task told of the messages that it was to write."""
+    """Report of a task on the messages that it had to write."""
 
     queue: QueueId
     gone: Sequence[tuple[int, int, str]]
@@ -184,21 +184,21 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Whose messages an export has."""
+    """Tier and broker whose messages an export has."""
 
     cluster: str
     broker: str
     begun_ms: int = 0
-    """When the tier was begun, Unix ms; 0: not known."""
+    """Creation time of the tier, Unix ms; 0 if unknown."""
 
     @classmethod
     def of(cls, state: TierState) -> Self:
-        """That of a tier."""
+        """Return the source of an export from this tier."""
         return cls(state.broker.cluster, state.broker.name, state.broker.begun_ms)
 
     @classmethod
     def kept(cls, about: Mapping[str, Any]) -> Self:
-        """That of an export."""
+        """Return the source that an export keeps."""
         cluster, broker = about["whose"]
         return cls(cluster, broker, about.get("begun_ms", 0))
 
@@ -253,7 +253,7 @@ def other_history_text(queue: QueueId, before: Reached, target: Target) -> str:
 
 
 def gone_of(tasks: Iterable[Told]) -> list[Gone]:
-    """What left the tier before tasks read it: each offset once, and none that another one read."""
+    """Return the messages that left the tier before any task read them, each offset once."""
     of: dict[QueueId, list[Told]] = {}
     for task in tasks:
         of.setdefault(task.queue, []).append(task)
@@ -298,7 +298,7 @@ def _without(first: int, end: int, others: Sequence[Span]) -> Iterator[Span]:
 
 
 def gone(queues: Iterable[Queue], reached: Mapping[QueueId, Reached]) -> list[Gone]:
-    """What an export can have no more, of queues that it has a part of; in order of queues."""
+    """Return the expired messages after the exported part of each queue, in order of queues."""
     found: list[Gone] = []
     for queue in sorted(queues, key=lambda one: one.id):
         before = reached.get(queue.id)

@@ -1,4 +1,4 @@
-"""What one worker does for an export: scan a split, write its files, say that it is done."""
+"""Tasks of an export: a worker scans a split, writes its files, and records the task as done."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownParameterType=false
@@ -33,7 +33,7 @@ STORE_TIMESTAMP, TAGS = "store_timestamp", "tags"
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """One split of an export. Can be pickled."""
+    """A split of an export. Can be pickled."""
 
     directory: str
     """Of the export; the same place for all workers."""
@@ -45,13 +45,13 @@ class ExportTask:
     offsets: tuple[int, int]
     """Queue offsets `[from, to)` between which the planned messages lie."""
     split: Split | None
-    """What is left of the planned split; None: nothing."""
+    """The remaining part of the planned split; None if nothing is left."""
     columns: tuple[str, ...]
     tags: tuple[str, ...] = ()
     """Only messages with one of these; (): all."""
     skips: Skips = NO_SKIPS
     gone: tuple[tuple[int, int, str], ...] = ()
-    """What had left the tier before this attempt, as in `DoneTask`."""
+    """Messages that left the tier before this attempt, as in `DoneTask`."""
     as_older: bool = False
     """As in `partition_of`."""
 
@@ -186,5 +186,5 @@ def days_of(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def null_times_in(batch: pa.RecordBatch) -> int:
-    """How many times of these messages are outside the years 1 to 9999, and so null."""
+    """Count the times of these messages outside the years 1 to 9999, which are null."""
     return sum(one.null_count for one in batch.columns if pa.types.is_timestamp(one.type))

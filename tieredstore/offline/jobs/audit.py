@@ -50,12 +50,12 @@ COUNTS = ("queues", "records", "bytes", "units", "extents", "index_files", "inde
 SUMS_AT_ONCE = 64
 """Extents of units in one task."""
 Progress = Callable[[int, int], None]
-"""Is told bytes done, and all bytes."""
+"""Callback for progress: bytes done, and all bytes."""
 
 
 @dataclass(slots=True)
 class _Tasks:
-    """What workers do, and how many bytes of messages each task has."""
+    """Tasks of the workers, with the bytes of messages of each."""
 
     items: list[AuditTask | SumTask] = field(default_factory=list[AuditTask | SumTask])
     bytes: list[int] = field(default_factory=list[int])
@@ -76,21 +76,21 @@ def audit(
     progress: Progress | None = None,
     naming: str = AS_OPTIONS,
 ) -> AuditReport:
-    """Compare all of a tier. Reads every byte once (a few twice); changes nothing.
+    """Verify a whole tier. Reads every byte once, a few twice; changes nothing.
 
     Args:
-        config: names the tier.
-        engine: where the work is done.
-        split_bytes: what one task reads.
+        config: configuration that names the tier.
+        engine: engine that runs the tasks.
+        split_bytes: bytes of logs of a task.
         bodies: also decompress every compressed body.
         java_metadata: a `tieredStoreMetadata.json`, for a tier that RocketMQ's own store wrote.
-        progress: is told how far it came.
-        naming: how the caller's user names a broker.
+        progress: callback for bytes done, and all bytes.
+        naming: form in which the caller's user names a broker, for errors.
 
     Raises:
         NotFound, ConfigError, NewerVersion, Denied: as `planning.splits`.
-        Corrupt: not even a part of the journal is whole.
-        Unavailable: the storage does not answer, or workers died again and again.
+        Corrupt: no part of the journal is sound.
+        Unavailable: the storage does not answer, or workers died repeatedly.
     """
 
     async def audited() -> AuditReport:
@@ -237,9 +237,9 @@ def _once(findings: Sequence[Finding]) -> list[Finding]:
 async def _tasks(
     reader: TierReader, plan: TierPlan, *, bodies: bool, is_java: bool, with_keys: bool
 ) -> _Tasks:
-    """What workers do: splits with their units and keys, and checksums of what no split reads.
+    """Plan the tasks: splits with their units and keys, and checksums of bytes in no split.
 
-    `with_keys`: compare index files, too, for which all queues are needed that they cover.
+    `with_keys` verifies index files, too, which needs all queues that they cover.
     """
     tasks = _Tasks()
     covered = _covered(plan.state.index_files.values()) if with_keys else {}
@@ -253,7 +253,7 @@ async def _tasks(
         try:
             rows = await container.as_of(queue).segments(SegmentType.CONSUME_QUEUE)
         except StoreError:
-            continue  # the manifest is told of already
+            continue  # the manifest is reported already
         known = {extent.piece.position: extent for extent in extents_of(queue, logs)}
         log_sums = {piece.position: one for piece, one in _sums(queue, logs)}
         units = [piece for piece, _ in _places(queue, rows)]
@@ -316,7 +316,7 @@ def _places(queue: Queue, segments: Sequence[Segment]) -> list[tuple[LogPiece, E
 
 
 def _sums(queue: Queue, segments: Sequence[Segment]) -> list[tuple[LogPiece, Sum | None]]:
-    """Where the bytes of segments lie, with their checksums where they are known."""
+    """Return the pieces of segments, each with its checksum if it is known."""
     return [
         (
             piece,

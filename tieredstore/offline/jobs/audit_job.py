@@ -81,7 +81,7 @@ def audit_index_file(source: ByteSource, file: IndexFile, expected: KeyItems) ->
         yield Finding("unreadable", error.path, error.position, error.reason)
         return
     if count < file.size:
-        return  # that it is missing or short is told where its length is compared
+        return  # the comparison of lengths reports a missing or short file
     if file.crc32c is not None and (found := crc32c(raw)) != file.crc32c:
         detail = f"{file.size} bytes have {found:#010x}, published {file.crc32c:#010x}"
         yield Finding("checksum", name, 0, detail)
@@ -120,7 +120,7 @@ def _compared(index: SealedIndex, items: NDArray[np.void], expected: KeyItems) -
 
 
 def _parts(items: NDArray[np.void], count: int) -> NDArray[np.uint32]:
-    """Which of so many parts each item is compared in: the same one for the same item.
+    """Assign each item to one of `count` parts; equal items get the same part.
 
     By hash and position: a key may be that of all messages, and a message may have all keys.
     """
@@ -145,7 +145,7 @@ def _rows(rows: NDArray[np.int64]) -> Iterator[tuple[int, ...]]:
 
 
 def _looked_at(items: NDArray[np.void], marks: KeyItems) -> NDArray[np.bool_]:
-    """Which items name a place between two marks of their queue."""
+    """Whether the position of each item is between two marks of its queue."""
     seen = np.zeros(len(items), np.bool_)
     queues = np.unique(marks[["topic_id", "queue_id"]])
     for topic_id, queue_id in queues.tolist():
@@ -168,9 +168,9 @@ def _sorted(items: KeyItems, begin: int) -> NDArray[np.int64]:
 
 
 FINDINGS_MAX = 1_000
-"""Of one split, and of one index file; more are counted, not told."""
+"""Findings reported for a split, and for an index file; further ones are only counted."""
 SPLIT, INDEX = "split/", "index/"
-"""How the targets of pieces begin: one for each queue, one for each index file."""
+"""Prefixes of targets of pieces: a target for each queue, and one for each index file."""
 
 
 class Covered(NamedTuple):
@@ -183,14 +183,14 @@ class Covered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditTask:
-    """One split, and what the metadata says of its messages."""
+    """A split, with the metadata of its messages."""
 
     split: Split
     topic_id: int
     sums: tuple[Sum, ...]
     """Of the extents that the split reads whole."""
     units: tuple[LogPiece, ...]
-    """Where its units lie in the queue's ConsumeQueue, by bytes of that flat file."""
+    """Pieces of its units in the queue's ConsumeQueue, by bytes of that flat file."""
     covered: tuple[Covered, ...]
     decompresses: bool
     checks_record_crc: bool = True
@@ -208,7 +208,7 @@ class SumTask:
 
 @dataclass(slots=True)
 class SplitResult:
-    """What one split showed, as its queue's reducer gets it."""
+    """Result of a split, for the reducer of its queue."""
 
     start: int
     end: int
@@ -331,7 +331,7 @@ class AuditReducer:
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """Which offsets of a queue have a message, as its metadata says."""
+    """Offsets of a queue that have a message according to its metadata."""
 
     start: int
     end: int
@@ -376,7 +376,7 @@ def _summed(task: SumTask) -> Piece:
 
 
 def _add_sums(source: ByteSource, sums: Iterable[Sum], result: SplitResult) -> None:
-    """Compare checksums; what cannot be read, or not be decrypted, is told of alone."""
+    """Verify checksums; an unreadable or undecryptable range is a finding of its own."""
     for one in sums:
         result.extents += 1
         try:

@@ -85,7 +85,7 @@ def keys_within(
 
 
 def _edges(labels: Labels, count: int) -> list[int]:
-    """Where to cut records, so that no part has many more keys than `KEYS_AT_ONCE`."""
+    """Return the rows that divide records into parts of about `KEYS_AT_ONCE` keys at most."""
     if len(labels.text) <= KEY_BYTES_AT_ONCE:  # nearly always
         return [0, count]
     owners, values = labels.spans_of(KEYS)
@@ -183,7 +183,7 @@ def index_parts(lengths: Sequence[int], *, epoch: int, first_number: int) -> lis
 
 
 def _groups(lengths: Sequence[int]) -> list[int]:
-    """Which group each split is in: the first that has room, of the few that have the most."""
+    """Assign each split to a group: the first with room among the few groups with the most."""
     found: list[int] = []
     room: dict[int, int] = {}
     count = 0
@@ -216,7 +216,7 @@ class _Open:
 
     @property
     def row(self) -> ExtentRow:
-        """As it is told."""
+        """Row of the extent in a reducer's report."""
         length = self.end - self.start
         return (
             self.start, length, self.crc32c, self.first_offset, self.oldest_ms, self.newest_ms
@@ -224,10 +224,10 @@ class _Open:
 
 
 class LogExtents:
-    """Cuts the records of one split into extents that touch; what is between records is one, too.
+    """Divides the log of a split into adjacent extents; bytes between records are extents, too.
 
-    The cuts are not those of the owner that wrote the log, which nobody needs: an extent begins and
-    ends between records, and that is all.
+    The bounds need not be those of the owner that wrote the log: an extent only has to begin and
+    end between records.
     """
 
     def __init__(self, bytes_max: int, pieces: Sequence[LogPiece] = ()) -> None:

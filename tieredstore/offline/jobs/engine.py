@@ -1,6 +1,6 @@
-"""How jobs run: map over items, group by target, reduce; in processes, without a JVM.
+"""Engines of jobs: map over items, group by target, reduce; in processes, without a JVM.
 
-A job is written once, for any engine. What it needs is narrow: its items, mapper and reducer can be
+A job is written once, for any engine. Its contract is narrow: items, mapper and reducer can be
 pickled, a mapper yields pieces of bytes with a target, and a reducer gets all pieces of one target.
 That is `mapInArrow` and `groupBy(target).applyInArrow` of Spark, with one row for each piece.
 """
@@ -28,7 +28,7 @@ DIED = 70
 
 
 class Piece(NamedTuple):
-    """What a mapper or a reducer gives out."""
+    """Output of a mapper or a reducer."""
 
     target: str
     """Pieces of one target meet in one call of the reducer."""
@@ -43,7 +43,7 @@ Mapper = Callable[[Any], Iterable[Piece]]
 Reducer = Callable[[str, Sequence[Piece]], Iterable[Piece]]
 """Of all pieces of one target, which fit into one worker's memory."""
 Progress = Callable[[int], None]
-"""Is told the index of each item once its mapper has ended, in any order."""
+"""Callback for the index of each item whose mapper has ended, in any order."""
 
 
 class Engine(Protocol):
@@ -57,14 +57,14 @@ class Engine(Protocol):
         *,
         progress: Progress | None = None,
     ) -> list[Piece]:
-        """What the reducer gives out for all targets, in order of target and order.
+        """Return the output of the reducer for all targets, in order of target and order.
 
-        Mapper and reducer may run several times for one item or target, also at once; only one of
-        the results counts. So what they write must be the same each time.
+        Mapper and reducer may run several times for an item or a target, even at once, and only
+        one of the results counts. So their writes must be idempotent.
 
         Raises:
-            what the mapper or the reducer raised first.
-            Unavailable: workers died again and again.
+            the first error of the mapper or the reducer.
+            Unavailable: workers died repeatedly.
         """
         ...
 
@@ -98,7 +98,7 @@ class OneProcess:
 
 
 class _Place(NamedTuple):
-    """Where a piece waits for its reducer."""
+    """Place of a piece that waits for its reducer."""
 
     target: str
     order: int
@@ -186,7 +186,7 @@ class LocalEngine:
 
     @property
     def restarts(self) -> int:
-        """How often workers were replaced because one died."""
+        """Number of times that the workers were replaced because a worker died."""
         return self._restarts
 
     def close(self) -> None:

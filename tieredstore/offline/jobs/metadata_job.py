@@ -56,15 +56,15 @@ class LogFile:
     base: int
     size: int
     limit: int
-    """Where the next file begins, or this one ends."""
+    """Position at which the next file begins, or this one ends."""
     first_offset: int = 0
     """Queue offset of the first record of a queue's first file; 0 where it cannot be told."""
     parts: tuple[LogPiece, ...] = ()
-    """Where its bytes lie, if in no file of its own; a record begins at each."""
+    """Pieces of its bytes, if it has no file of its own; a record begins at each."""
 
     @property
     def pieces(self) -> tuple[LogPiece, ...]:
-        """Where its bytes lie."""
+        """Pieces of its bytes."""
         return self.parts or (LogPiece(self.base, self.limit - self.base, self.name, 0),)
 
     @property
@@ -75,7 +75,7 @@ class LogFile:
 
 @dataclass(slots=True)
 class Round:
-    """What one pass over the log gave."""
+    """Result of a pass over the log."""
 
     logs: dict[QueueId, list[dict[str, Any]]] = field(default_factory=dict[QueueId, Any])
     """By queue, what each split told, in order."""
@@ -87,12 +87,12 @@ class LeftOut(NamedTuple):
     """A queue that cannot be published."""
 
     said: Sequence[Said]
-    """What each split told, in order."""
+    """Report of each split, in order."""
     error: Corrupt
 
 
 class RemakeJob:
-    """One rebuild of everything."""
+    """A rebuild of all metadata."""
 
     def __init__(  # noqa: PLR0917 - one caller
         self,
@@ -229,7 +229,7 @@ class RemakeJob:
     def _queues(
         self, made: Round, *, now_ms: int
     ) -> dict[QueueId, "tuple[QueueParts, Queue] | LeftOut"]:
-        """What becomes of each queue."""
+        """Return the new metadata of each queue, or the reason why it is left out."""
         found: dict[QueueId, tuple[QueueParts, Queue] | LeftOut] = dict(self._left_out)
         files: dict[QueueId, list[LogFile]] = {}
         for file in self._files:
@@ -262,7 +262,7 @@ class RemakeJob:
     def result(
         self, made: Round, *, is_dry: bool
     ) -> tuple[list[Operation], list[tuple[str, str]], RebuildReport]:
-        """What is to be published, which staged files go where, and the report."""
+        """Return the operations to publish, the staged files with their names, and the report."""
         now_ms = SystemClock().now_ms()
         operations: list[Operation] = []
         placed: list[tuple[str, str]] = []

@@ -24,11 +24,11 @@ FIRST_EPOCH = 1
 """Of the owner whose entry publishes what was made: the journal's first."""
 GAP_REASON = "no sound record of it was in the log when the metadata were made again"
 Said = Mapping[str, Any]
-"""What a mapper or a reducer of a rebuild told, as JSON."""
+"""Report of a mapper or a reducer of a rebuild, as JSON."""
 
 
 class QueueParts(NamedTuple):
-    """What is known of one queue."""
+    """Parts of a queue that the log proves."""
 
     queue: QueueId
     files: Sequence[tuple[int, int]]
@@ -38,7 +38,7 @@ class QueueParts(NamedTuple):
     units: Mapping[str, Said]
     """By name of a ConsumeQueue file, in order."""
     pieces: Sequence[LogPiece] = ()
-    """Where the log lies, of a tier in an object store; no extent lies in two of them."""
+    """Pieces of the log, for a tier in an object store; no extent is in two of them."""
 
     def place_of(self, position: int, base: int) -> tuple[str, int]:
         """Object and place in it of a byte of the log, in the segment at `base`."""
@@ -233,7 +233,7 @@ def index_file_of(name: str, said: Said, coverage: Sequence[tuple[QueueId, int, 
 
 
 FILLER_BYTES = 4 << 20
-"""Length of the object of zeros that stands for bytes that are lost."""
+"""Length in bytes of the object of zeros in place of lost bytes."""
 
 HOLE_BYTES_MAX = 64 << 30
 """A longer hole is taken for damage."""
@@ -249,7 +249,7 @@ class _Covered:
         self.runs: list[PartRun] = []
 
     def overlapping(self, start: int, end: int) -> list[PartRun]:
-        """Those that have a byte of `[start, end)`, in order."""
+        """Return the runs with a byte in `[start, end)`, in order."""
         first = bisect_right(self.runs, start, key=lambda one: one.end)
         last = bisect_left(self.runs, end, key=lambda one: one.position)
         return self.runs[first:last]
@@ -304,7 +304,7 @@ def _part(run: PartRun, low: int, high: int) -> LogPiece:
 
 
 class _Ends:
-    """Where the logs of older owners were cut off by newer ones."""
+    """Positions at which newer owners truncated the logs of older ones."""
 
     def __init__(self) -> None:
         self._ends: list[tuple[int, int]] = []

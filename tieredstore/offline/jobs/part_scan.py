@@ -1,8 +1,8 @@
-"""Which records a part holds, where nothing is left that says so: runs of one queue each.
+"""Scan of parts whose metadata is lost: runs of records of one queue each.
 
-A part has no directory. Its records say of which queue they are, which offset they have and where
-they lie in the queue's log, so a run of them says all that an extent does. What is no record is
-looked at for the next one (`resync.find_any_record`): units lie there, or damage.
+A part has no directory. Its records hold their queue, their offset and their position in the
+queue's log, so a run of records has all facts of an extent. Other bytes, units or damage, are
+searched for the next record (`record_search.find_any_record`).
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class PartRun(NamedTuple):
     length: int
     first_offset: int
     records: int
-    """How many there are; their queue offsets follow one another."""
+    """Number of records; their queue offsets are consecutive."""
     object_name: str
     object_offset: int
 
@@ -58,7 +58,7 @@ class PartRun(NamedTuple):
 
     @property
     def piece(self) -> LogPiece:
-        """Where its bytes lie."""
+        """Piece of its bytes."""
         return LogPiece(self.position, self.length, self.object_name, self.object_offset)
 
 
@@ -72,7 +72,7 @@ class PartTask:
 
     @property
     def bytes(self) -> int:
-        """How much is read."""
+        """Bytes to read."""
         return sum(size for _, size in self.parts)
 
 

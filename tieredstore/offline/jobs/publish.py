@@ -54,7 +54,7 @@ class LostRun(NamedTuple):
 
     @property
     def name(self) -> str:
-        """How it is told: as the segment that would begin at its first byte."""
+        """Name in reports: that of the segment that would begin at its first byte."""
         return segment_name(self.queue, self.segment.type, self.segment.base + self.position)
 
     @property
@@ -78,14 +78,14 @@ PlacedRun = tuple[LostRun, tuple[Extent, ...]]
 
 @dataclass(slots=True)
 class WantedObjects(Wanted):
-    """What is to be made again of a tier in an object store."""
+    """Objects to rebuild of a tier in an object store."""
 
     runs: dict[str, LostRun] = field(default_factory=dict[str, LostRun])
     """By name, as `units`."""
 
 
 class Publishing:
-    """Says in one transaction where everything that was made lies."""
+    """Publishes the places of all rebuilt objects in one transaction."""
 
     def __init__(self, tier: Tier, todo: WantedObjects, made: Made, grace_ms: int) -> None:
         self._tier = tier

@@ -190,7 +190,7 @@ def _whole(runs: Iterable[LostRun]) -> Mapping[str, str]:
 
 
 class _Look:
-    """One look for what is lost."""
+    """A search for lost objects."""
 
     def __init__(
         self, reader: TierReader, place: TierPlace, split_bytes: int, run_bytes_max: int
@@ -202,7 +202,7 @@ class _Look:
         self._manifests = ManifestReader(reader.store, extents_max=0)  # each is read once
 
     async def wanted(self) -> WantedObjects:
-        """What is lost, and the messages that it is made of."""
+        """Return the lost objects, and the messages that they are rebuilt from."""
         todo, state = WantedObjects(), self._reader.state
         with closing(await asyncio.to_thread(source_of, self._place)) as source:
             parts = await asyncio.to_thread(lost_index_files, state, source, todo)
@@ -243,9 +243,9 @@ class _Look:
     def _lost_runs(
         self, queue: Queue, source: ByteSource, segments: Sequence[tuple[str, Segment]]
     ) -> list[LostRun]:
-        """The lost extents of these segments, those that touch together. Reads all. Blocks.
+        """Return the lost extents of these segments; adjacent ones are merged.
 
-        Without those of messages that have expired, which nobody reads.
+        Extents of expired messages are left out: they have no readers. Reads all bytes. Blocks.
         """
         found: list[LostRun] = []
         for manifest, segment in segments:
@@ -269,7 +269,7 @@ class _Look:
 
 
 def _object_sums(run: LostRun) -> tuple[Sum, ...]:
-    """What the run's bytes must be, each part from the run's first byte on."""
+    """Return the expected checksums of a run; positions count from its first byte."""
     return tuple(
         sum_of(run.queue, run.segment, one)._replace(start=one.position - run.position)
         for one in run.extents
@@ -281,7 +281,7 @@ OWNED_FAULT = "its owner lives and continues it: end that process first"
 
 @dataclass(slots=True)
 class WantedFiles(Wanted):
-    """What is to be made again of a tier in a directory."""
+    """Files to rebuild of a tier in a directory."""
 
     growing: set[str] = field(default_factory=set[str])
     """Names of files that an owner may continue."""
@@ -386,7 +386,7 @@ def _run(
 
 
 async def _wanted(reader: TierReader, place: TierPlace, split_bytes: int) -> WantedFiles:
-    """Which files are lost or damaged, and which messages they are made of."""
+    """Return the lost and damaged files, and the messages that they are rebuilt from."""
     todo = WantedFiles()
     state = reader.state
     with closing(await asyncio.to_thread(source_of, place)) as source:

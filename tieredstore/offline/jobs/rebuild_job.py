@@ -48,13 +48,13 @@ from tieredstore.reader.arrow_columns import Labels
 
 @dataclass(frozen=True, slots=True)
 class ObjectSink:
-    """Where the objects of one run go. Can be pickled."""
+    """Destination of the objects of a run. Can be pickled."""
 
     place: TierPlace
     epoch: int
     """Of the owner that publishes them."""
     run: str
-    """What no other run has: 16 random bytes, hexadecimal."""
+    """Identity of the run: 16 random bytes, hexadecimal."""
     index_files: Mapping[str, str] = field(default_factory=dict[str, str])
     """By target, the name of the index file that it becomes, which nothing else has."""
     whole: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -142,14 +142,14 @@ def unpack(payload: bytes, columns: int) -> list[NDArray[np.int64]]:
 
 
 def rows_of(payload: bytes) -> int:
-    """How many rows were packed."""
+    """Return the number of packed rows."""
     return int(np.frombuffer(payload, _NUMBER, 1)[0])
 
 
 ROWS_MAX = 1 << 16
 """Of one piece: at most 2 MiB of units, and 2.5 MiB of keys; a third of it as they mostly are."""
 HELD_ROWS_MAX = 4 * ROWS_MAX
-"""That a mapper holds for all targets together: some 12 MiB."""
+"""Rows that a mapper holds for all targets together: some 12 MiB."""
 KEY_COLUMNS = ("key_hash", "topic_id", "queue_id", "position", "store_timestamp", "size")
 UNIT_COLUMNS = ("position", "size", "tag_hash", "store_timestamp")
 
@@ -161,7 +161,7 @@ class Rows:
         self._target = target
         self._parts: list[Columns] = []
         self.count = 0
-        """How many are held."""
+        """Number of held rows."""
         self._order = 0
         self._next_order = 0
 
@@ -190,7 +190,7 @@ class Rows:
             self._next_order = first + end - begin
 
     def rest(self) -> Iterator[Piece]:
-        """What is held."""
+        """Yield the held rows, and hold none afterwards."""
         if self.count:
             columns = [np.concatenate(parts) for parts in zip(*self._parts, strict=True)]
             yield Piece(self._target, self._order, pack(columns))
@@ -225,14 +225,14 @@ class HeldRows:
         yield from self.add(target, columns[KEY_COLUMNS.index("position")], columns)
 
     def rest(self) -> Iterator[Piece]:
-        """What is held of all targets."""
+        """Yield the held rows of all targets, and hold none afterwards."""
         for rows in self._rows.values():
             yield from rows.rest()
         self._rows, self._count = {}, 0
 
 
 def _runs(orders: NDArray[np.int64]) -> Sequence[int]:
-    """Where runs of orders begin that follow one another, and where they are cut."""
+    """Return the rows at which runs of consecutive orders begin, or are cut at `ROWS_MAX`."""
     runs = pairwise(edges_of_runs(orders))
     return [at for begin, end in runs for at in range(begin, end, ROWS_MAX)]
 
@@ -291,7 +291,7 @@ def keys_in(pieces: Sequence[Piece]) -> KeyItems:
 
 NO_FILE = -1
 UNITS, INDEX, LOG = "units/", "index/", "log/"
-"""How the targets of pieces begin: one for each file that is made, one for each queue's log."""
+"""Prefixes of targets of pieces: a target for each rebuilt file, and one for each queue's log."""
 
 
 class UnitRun(NamedTuple):
@@ -306,7 +306,7 @@ class UnitRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RebuildTask:
-    """One split, and what is to be made of its messages."""
+    """A split, and the files to rebuild from its messages."""
 
     split: Split
     topic_id: int
@@ -436,9 +436,9 @@ class RebuildReducer:
     """Makes one file of all its pieces, and compares it with what was published of it."""
 
     staging: str = ""
-    """Where files are staged, each under its target; "": no file is."""
+    """Directory of staged files, each under its target; "" if no file is staged."""
     objects: ObjectSink | None = None
-    """What makes objects in place of files; None where nothing is written, or files are."""
+    """Destination of objects; None if files are written, or nothing."""
     units: Mapping[str, KnownUnits] = field(default_factory=dict[str, KnownUnits])
     index: Mapping[str, KnownIndex] = field(default_factory=dict[str, KnownIndex])
     extent_bytes_max: int = 4 << 20
@@ -532,7 +532,7 @@ class RebuildReducer:
 
 
 def unknown_end(first: int, units_per_file: int) -> UnitRun:
-    """A run whose end nobody knows yet."""
+    """Return a run whose end is not known yet."""
     return UnitRun(first, INT64_MAX, units_per_file)
 
 

@@ -79,7 +79,7 @@ FILLER = "filler"
 
 
 def journal_text(where: object) -> str:
-    """Why metadata are not made anew where there are some."""
+    """Describe the refusal to rebuild metadata of a tier that has a journal."""
     return (
         f"the tier in {where} has a journal, which is not made anew: `rebuild` without "
         f"--metadata makes lost files again; if the journal is damaged for good, move its "
@@ -149,21 +149,21 @@ def remake_objects(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RebuildReport:
-    """Make units, index files and the journal of a tier in an object store from its parts alone.
+    """Rebuild units, index files and the journal of a tier in an object store from its parts alone.
 
-    Reads every part twice. What a part holds is told by its records: bytes that hold none, such as
-    old units, are left. Of bytes of a log that are in no part the offsets become a gap. Everything
-    is made in new objects; the journal's first entry makes it visible, and the one behind it gives
-    tombstones to all objects that nothing refers to any more. A run that is killed before leaves no
-    journal, and the next one takes what it left for such. Parts with messages of a queue that is
-    left out are the only copy of these: their tombstones are never due.
+    Reads every part twice. Only records count: other bytes of a part, such as old units, are
+    ignored. Bytes of a log that are in no part become a gap of their offsets. All output goes into
+    new objects. The journal's first entry makes them visible, and the second one gives tombstones
+    to all garbage. A run that is killed earlier leaves no journal, and the next run treats its
+    objects as garbage. Parts with messages of a queue that is left out are the only copy of them,
+    so their tombstones are never due.
 
     Raises:
-        NotFound: there is no part, or no record in any.
-        ConfigError: it has a journal.
-        Unavailable: workers died again and again, or the storage does not answer.
-        Owned: a process owns the tier and lives.
-        Refused: another process has begun the tier meanwhile.
+        NotFound: there is no part, or no part has a record.
+        ConfigError: the tier has a journal.
+        Unavailable: workers died repeatedly, or the storage does not answer.
+        Owned: a living process owns the tier.
+        Refused: another process began the tier meanwhile.
         Denied: the storage refuses.
     """
     place = place_of(config)
@@ -544,7 +544,7 @@ def _first_offset(root: Path, name: str) -> int:
 
 
 def _first_header(root: Path, name: str) -> RecordHeader | None:
-    """What a file begins with; None if that is no record."""
+    """Return the header of the first record of a file; None if it begins with no record."""
     head = bytearray(HEAD_BYTES)
     source = DirectorySource(root)
     count = source.read_into(name, 0, memoryview(head))

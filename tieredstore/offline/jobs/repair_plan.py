@@ -33,28 +33,28 @@ from tieredstore.offline.scan.sources import Sum, check_sum
 LOOKS_MAX = 8
 """Looks for what is lost in a tier that changes meanwhile."""
 Progress = Callable[[int, int], None]
-"""Is told bytes done, and all bytes."""
+"""Callback for progress: bytes done, and all bytes."""
 
 
 @dataclass(slots=True)
 class Wanted:
-    """What is to be made again."""
+    """Files or objects to rebuild."""
 
     tasks: list[RebuildTask] = field(default_factory=list[RebuildTask])
     units: dict[str, KnownUnits] = field(default_factory=dict[str, KnownUnits])
     index: dict[str, KnownIndex] = field(default_factory=dict[str, KnownIndex])
     faults: list[MadeFile] = field(default_factory=list[MadeFile])
-    """What cannot be made again at all."""
+    """Files that cannot be rebuilt."""
 
     @property
     def targets(self) -> list[str]:
-        """What a reducer is to make, in order."""
+        """Targets of the reducers, in order."""
         return [f"{UNITS}{name}" for name in self.units] + [f"{INDEX}{name}" for name in self.index]
 
 
 @dataclass(slots=True)
 class Made:
-    """What a job made, and met."""
+    """Result of a job: its output and findings."""
 
     said: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     """By target, what the reducer told."""
@@ -62,7 +62,7 @@ class Made:
     findings: list[Finding] = field(default_factory=list[Finding])
 
     def files(self, todo: Wanted) -> list[MadeFile]:
-        """What became of each target of `todo`, in order."""
+        """Return the outcome of each target of `todo`, in order."""
         nothing = {"fault": "no sound record of its messages is in the log"}
         return [
             MadeFile(target.split("/", 1)[1], said.get("bytes", 0), said.get("fault", ""))
@@ -158,7 +158,7 @@ def _sum_of(file: IndexFile) -> Sum:
 
 
 def sum_of(queue: QueueId, segment: Segment, extent: Extent) -> Sum:
-    """What was published of an extent; checksum -1 where nothing was."""
+    """Return the published checksum of an extent; -1 if none was published."""
     crc = -1 if extent.crc32c is None else extent.crc32c
     return Sum(object_name(queue, segment, extent), extent.object_offset, extent.length, crc)
 

@@ -1,4 +1,4 @@
-"""What jobs report, as values that need no Arrow."""
+"""Reports of jobs, as values that need no Arrow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from container.names.queue_id import QueueId
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit found and how much it compared."""
+    """Findings of an audit, and the amount that it verified."""
 
     cluster: str
     broker: str
@@ -47,7 +47,7 @@ class MadeFile:
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What a rebuild did, or would do."""
+    """Result of a rebuild, or of its dry run."""
 
     cluster: str
     broker: str

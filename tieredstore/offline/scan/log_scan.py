@@ -32,7 +32,7 @@ QUEUE_OFFSET_MAX = INT64_MAX // UNIT_BYTES
 ANOTHER_BODY = "the body differs from its checksum"
 
 OnGap = Callable[[LogGap], None]
-"""Is told of each gap; without one the first gap is raised as `Corrupt`."""
+"""Callback for each gap; without it the first gap is raised as `Corrupt`."""
 OnExpired = Callable[[Relocated], None]
 """Is called where messages of the split left the tier; without one that is raised as `Expired`."""
 
@@ -62,7 +62,7 @@ class FoundRecords(NamedTuple):
         return self.columns.headers["queue_offset"].astype(np.int64)
 
     def taken(self, rows: Rows) -> "FoundRecords":
-        """Some of them."""
+        """Return the records of these rows."""
         return self._replace(
             starts=self.starts[rows], sizes=self.sizes[rows], columns=self.columns.taken(rows)
         )
@@ -71,10 +71,11 @@ class FoundRecords(NamedTuple):
 class LogScan:
     """Follows the chain of records through one split. Iterate over it once.
 
-    A record is sound if its magic, size and inner lengths add up, queue id, topic and its own
-    position (bytes 28..35) are right, and its queue offset is possible. Where one is not, there is
-    a gap up to the next sound one (`resync.find_record`), and the chain goes on from there. About
-    0.6 us a record; memory: the window (4 MiB, or the longest record) and columns of its records.
+    A record is sound if its magic, size and inner lengths add up, its queue id, topic and own
+    position (bytes 28..35) are right, and its queue offset is possible. An unsound record begins a
+    gap up to the next sound one (`record_search.find_record`), where the chain continues. Costs
+    about 0.6 us a record. Memory: the window (4 MiB, or the longest record) and columns of its
+    records.
     """
 
     def __init__(
@@ -123,8 +124,8 @@ class LogScan:
         """The records of the split, in order.
 
         Raises:
-            Corrupt: there is a gap, and nobody is told of gaps: path and position name it. Or a
-                data key of an encrypted tier was changed.
+            Corrupt: there is a gap, and no `on_gap`: path and position name the gap. Or a data key
+                of an encrypted tier was changed.
             Expired: messages of the split left the tier, and there is no `on_expired`.
             BytesMissing: published bytes are not in the storage; path names the object.
             Unavailable: try again.
@@ -161,7 +162,7 @@ class LogScan:
         self.report.end = at
 
     def _behind_expired(self, found: Relocated) -> int:
-        """Where the oldest record begins that is left; the split's end if none is."""
+        """Return the position of the oldest remaining record; the split's end if none is left."""
         if self._on_expired is None:
             raise expired(self._split.queue, found)
         self._on_expired(found)
@@ -221,7 +222,7 @@ class LogScan:
     def _behind_coda(self, at: int) -> int:
         """The end of the log if nothing but a coda is left of it, else `at`.
 
-        So that a place in the chain has one name, whoever came by.
+        So a place in the chain has the same position for each scan that reaches it.
         """
         window = self._window
         if at + Coda.SIZE != window.limit:
@@ -255,7 +256,7 @@ class LogScan:
         return found._replace(columns=columns.taken(slice(count))), reason
 
     def _wanted(self, found: FoundRecords) -> Iterator[FoundRecords]:
-        """Those that the split owns and the caller wants; counts and notes the first."""
+        """Yield the records that the split owns and the caller wants; update the report."""
         split, report = self._split, self.report
         owned = found.positions >= split.start
         offsets = found.columns.headers["queue_offset"]
@@ -280,7 +281,7 @@ class LogScan:
             yield found.taken(wanted)
 
     def _intact(self, found: FoundRecords, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which records have the body that their checksum says; the others are gaps."""
+        """Whether the body of each record matches its checksum. Other wanted records are gaps."""
         view = found.raw.data
         spans = zip(*(bound.tolist() for bound in found.columns.bodies), strict=True)
         sums = np.array([crc32(view[start:end]) for start, end in spans], np.uint32)
@@ -296,7 +297,7 @@ class LogScan:
             self.report.first = place
 
     def _passed(self, position: int, reason: str) -> int:
-        """Where the chain goes on behind damage at `position`."""
+        """Return the position at which the chain continues after damage at `position`."""
         split = self._split
         behind = find_record(self._window, split, position + 1)
         self._careful_until = behind.position + WINDOW_BYTES // 4
@@ -332,7 +333,7 @@ def relocator_of(split: Split) -> Relocator | None:
 
 
 def _within(values: NDArray[np.int64], bounds: tuple[int, int]) -> NDArray[np.bool_]:
-    """Which values lie in `[from, to)`; the largest number of all is no bound."""
+    """Whether each value is in `[from, to)`; the largest int64 is no bound."""
     low, high = bounds
     return (values >= low) & ((values < high) | (high == INT64_MAX))
 

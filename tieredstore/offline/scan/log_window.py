@@ -14,8 +14,8 @@ from tieredstore.offline.scan.relocation import Relocated, Relocator
 from tieredstore.offline.scan.split import MISSING_BYTES, LogPiece
 
 WINDOW_BYTES = 4 << 20
-"""What a scan holds of a log, unless one record is longer: a buffer of so many bytes stays in the
-processor's cache well enough, and is long enough for calls of numpy (2 to 4 MiB measured best)."""
+"""Bytes of a log that a scan holds, unless a record is longer. A buffer of this size mostly stays
+in the processor's cache, and is long enough for calls of numpy (2 to 4 MiB measured best)."""
 REFUSED_FRAMES_MAX = 32
 """Changed frames of one read that are told from the sound ones between them."""
 
@@ -29,7 +29,7 @@ class Left(Exception):
 
 
 class _Lost(NamedTuple):
-    """Log positions `[start, end)` of bytes that nobody can read, and why."""
+    """Log positions `[start, end)` of unreadable bytes, with the reason."""
 
     start: int
     end: int
@@ -186,7 +186,7 @@ class LogWindow:
         self.expect(self._expected_until)
 
     def _moved(self, piece: LogPiece, at: int) -> Relocated | None:
-        """Where bytes lie that the storage lacks at byte `at` of a piece's object; None: zeros."""
+        """Find the new place of bytes missing at byte `at` of a piece's object; None: zeros."""
         found = None if self._relocator is None else self._relocator.moved(piece, at)
         if found is None and not self._keeps_missing:
             raise BytesMissing("published bytes are not in the storage", piece.object_name, at)

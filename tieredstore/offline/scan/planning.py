@@ -29,14 +29,14 @@ from tieredstore.reader.cursor import Moment, moment_ms
 from tieredstore.session.reader import AS_ARGUMENTS, existing_tier, open_reader, read_bytes
 
 SPLIT_BYTES = 128 << 20
-"""What one worker scans, where nothing else is said: its start costs below 5 % of that."""
+"""Default bytes of a split. The start of a worker costs less than 5 % of its scan."""
 LEAD_BYTES_MAX = 8 << 20
-"""What a worker reads before its split to follow the chain of records from a known place."""
+"""Bytes that a worker reads before its split to follow the chain of records from a known place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages a scan is to have."""
+    """Selection of messages for a scan."""
 
     topics: frozenset[str] | None = None
     """None: all."""
@@ -64,7 +64,7 @@ class Selection:
 
 
 class LogExtent(NamedTuple):
-    """One extent of a log: records begin at its ends."""
+    """Extent of a log: records begin at both of its ends."""
 
     piece: LogPiece
     first_offset: int
@@ -76,7 +76,7 @@ class LogExtent(NamedTuple):
 
 
 Boundary = Callable[[LogExtent, int], int | None]
-"""Where a record begins at or behind a place inside an extent, if that can be found out."""
+"""Function that returns a record position at or after a place inside an extent; None if unknown."""
 
 
 def no_boundary(extent: LogExtent, place: int) -> int | None:
@@ -174,7 +174,7 @@ def splits_of_queue(
 def _inner_starts(
     extent: LogExtent, split_bytes: int, boundary: Boundary
 ) -> Iterator[tuple[int, int | None]]:
-    """Where splits begin inside one extent, and from where the chain is followed to there."""
+    """Yield starts of splits inside an extent, with the anchor of the chain of records to each."""
     begin, end = extent.piece.position, extent.piece.end
     before = begin
     for target in range(begin + split_bytes, end, split_bytes):
@@ -220,7 +220,7 @@ def _runs(extents: Sequence[LogExtent], split_bytes: int) -> Iterator[list[LogEx
 
 @dataclass(frozen=True, slots=True)
 class TierAddress:
-    """Which tier, as `tieredstore.open` takes it. Holds no secret."""
+    """Address of a tier, with the arguments of `tieredstore.open`. Holds no secret."""
 
     where: str | None = None
     cluster: str | None = None
@@ -247,7 +247,7 @@ class TierAddress:
 
 @dataclass(frozen=True, slots=True)
 class WantedMessages:
-    """Which messages; None: no bound."""
+    """Selection of messages; None: no bound."""
 
     topics: frozenset[str] | None = None
     topic_pattern: str | None = None
@@ -282,9 +282,9 @@ class WantedMessages:
         )
 
     def absence(self, queues: Collection[QueueId]) -> str | None:
-        """What of the topics and queues that are named a tier with these queues has not.
+        """Describe the first named topic or queue that a tier with these queues lacks.
 
-        None where it has all. Offsets and a pattern may name what is not there.
+        None if it has all. Offsets and a pattern may name missing queues.
         """
         known = {queue.topic for queue in queues}
         for topic in sorted((self.topics or frozenset()) - known):
@@ -341,10 +341,10 @@ def splits(
     settings: Mapping[str, object] | None = None,
     java_metadata: str | os.PathLike[str] | None = None,
 ) -> list[Split]:
-    """What workers are to scan of a tier: its published messages, each in exactly one split.
+    """Divide the published messages of a tier into splits; each message is in exactly one.
 
     Reads the journal and the manifests of the wanted queues, not the messages. A split can be
-    pickled and sent to any process that can reach the tier. What is published later is in none.
+    pickled and sent to any process that can reach the tier. Messages published later are in none.
 
     Args:
         tier_url: the tier's directory or URL, as in `tieredstore.open`.
@@ -402,9 +402,9 @@ def plan(
     java_metadata: Path | None = None,
     naming: str = AS_ARGUMENTS,
 ) -> TierPlan:
-    """As `splits`, of the configured tier, with the metadata that it was planned by.
+    """Plan the splits of the configured tier, as `splits`; return them with their metadata.
 
-    `naming` is how the caller's user names a broker (`opening.AS_OPTIONS`).
+    `naming`: form in which the caller's user names a broker (`session.reader.AS_OPTIONS`).
 
     Raises:
         as `splits`.
@@ -488,10 +488,10 @@ async def _clipped(container: MessageQueueContainer, extents: list[LogExtent]) -
 async def _boundaries(
     container: MessageQueueContainer, extents: Sequence[LogExtent], split_bytes: int
 ) -> dict[tuple[int, int], int]:
-    """Where records begin inside extents too long to be followed from their beginning.
+    """Find record positions inside extents that are too long to be followed from their beginning.
 
-    Of a tier of RocketMQ's own store, where an extent is a whole segment: some 20 reads of one unit
-    for each split. What its units do not tell is found in the log itself.
+    For a tier of RocketMQ's own store, whose extents are whole segments: some 20 reads of one unit
+    for each split. Positions that units do not show are searched in the log itself.
     """
     found: dict[tuple[int, int], int] = {}
     for extent in extents:

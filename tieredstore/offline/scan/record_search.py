@@ -31,7 +31,7 @@ _MAGIC = re.compile(b"|".join(re.escape(m.to_bytes(4, "big")) for m in (MAGIC_V1
 _INT32 = Struct(">i")
 _FIXED_BYTES_MAX = layout_of(HOST_BITS).body
 _KEPT_BYTES = MAGIC_AT + len(MAGIC_V1.to_bytes(4, "big")) - 1
-"""What the end of a searched window may have of a record's beginning without its magic."""
+"""Bytes at the end of a searched window that may begin a record whose magic is not in it."""
 
 
 class Shifted(NamedTuple):
@@ -43,21 +43,21 @@ class Shifted(NamedTuple):
 
 
 class Resync(NamedTuple):
-    """Where the next sound record begins."""
+    """Position of the next sound record."""
 
     position: int
     """Log position; the split's limit if there is none before it."""
     offset: int | None
     """Its queue offset; None at the limit."""
     shifted: Shifted | None
-    """What whole records on the way said."""
+    """Displacement of intact but misplaced records on the way, if any."""
 
 
 def bytes_needed(head: memoryview, room: int) -> int:
-    """How long the record is that begins with `head`, as far as its fixed fields tell; 0: none.
+    """Return the length of the record that begins with `head`, by its fixed fields; 0: no record.
 
-    `room` is what is left to the end of the log. A damaged size rarely agrees with the length of
-    the body, so that nothing is read for it in vain.
+    `room` is the number of bytes to the end of the log. A damaged size rarely agrees with the
+    length of the body, so it rarely causes a useless read.
     """
     if len(head) < HEAD.size:
         return 0
@@ -106,10 +106,10 @@ def find_record(window: LogWindow, split: Split, position: int) -> Resync:
 
 
 def find_any_record(window: LogWindow, position: int) -> int:
-    """Where the first sound record of any queue begins, at or behind `position`; else the limit.
+    """Return the position of the first sound record of any queue from `position` on, or the limit.
 
-    As `find_record`, but a record may say that it lies anywhere: where there is no directory, that
-    is how it is known.
+    As `find_record`, but a record may have any log position of its own: without a directory it is
+    the only source of that position.
 
     Raises:
         Unavailable, Denied: as `ByteSource.read_into`.

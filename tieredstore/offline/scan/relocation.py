@@ -1,7 +1,7 @@
-"""Where published bytes lie now: a plan is older than the tier that it is read from.
+"""Present places of published bytes, for a plan that is older than the tier.
 
-An owner merges, offloads, trims and deletes while a job reads. So bytes that are missing at their
-planned place are looked up in the newest metadata, before anything is said of them.
+An owner merges, offloads, truncates and deletes while a job reads. So bytes that are missing at
+their planned place are looked up in the newest metadata before they are reported.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ read."""
 EXPIRED = "expired"
 DELETED = "were deleted with their topic"
 REPLACED = "were truncated, or deleted and their topic created again,"
-"""What happened to messages that left a tier: predicates."""
+"""Fates of messages that left a tier, as predicates of a sentence."""
 
 
 class PlannedQueue(NamedTuple):
@@ -61,14 +61,14 @@ class Relocator:
         self._count = 0
 
     def moved(self, piece: LogPiece, at: int) -> Relocated | None:
-        """Where bytes lie that the storage lacks at byte `at` of a piece's object.
+        """Find the new place of bytes that are missing at byte `at` of a piece's object.
 
-        None if they are published there still, so that the storage lost them. Costs the newest
+        None if they are still published there: then the storage lost them. Reads the newest
         snapshot, the entries after it, and manifests of the queue.
 
         Raises:
             NotFound: this process sees no tier.
-            Unavailable: the storage does not answer, or the bytes move again and again.
+            Unavailable: the storage does not answer, or the bytes move repeatedly.
             Corrupt, Denied: the metadata cannot be read.
         """
         self._count += 1

@@ -39,12 +39,12 @@ AHEAD_BYTES_MAX = 4 * REQUEST_BYTES
 _OF_SECOND_STORE = tuple(
     KEYS[name] for name in ("tieredStoreFilePath", "brokerClusterName", "brokerName", OFFLOAD_PATH)
 )
-"""What says where a worker finds the second store."""
+"""Keys of the configuration from which a worker derives the second store."""
 AHEAD_REQUESTS_MAX = 32
 """Requests under way at once: parts of many small commits are short."""
 
 STORES_MAX = 16
-"""Stores of different places that a process keeps open when nobody uses them."""
+"""Unused stores of different places that a process keeps open."""
 
 ResultT = TypeVar("ResultT")
 
@@ -66,13 +66,13 @@ def place_of(config: Config) -> TierPlace:
 
 
 def source_of(place: TierPlace) -> ByteSource:
-    """What reads the tier at a place, for one thread; close it.
+    """Open a source of the tier at a place, for one thread. The caller closes it.
 
-    An object store's connections are shared by all sources of the process and stay open.
+    All sources of the process share the connections of an object store, which stay open.
 
     Raises:
-        ConfigError: the place is none, or settings in this process's environment are wrong.
-        Denied: nothing is installed for such URLs.
+        ConfigError: the place is invalid, or a setting in this process's environment is wrong.
+        Denied: no driver is installed for such URLs.
     """
     location = location_at(place.location)
     if not isinstance(location, Path):
@@ -278,7 +278,7 @@ def _holds(wanted: ObjectRange, name: str, at: int) -> bool:
 SUM_BYTES = 4 << 20
 """Read at once for a checksum alone."""
 NEAR_UNITS = 4 << 10
-"""Units that nobody asked for are read where they are no more than these between two others."""
+"""Unwanted units that are read as well, if at most so many lie between two wanted ones."""
 
 
 class Sum(NamedTuple):
@@ -296,7 +296,7 @@ class SumFault(NamedTuple):
     sum: Sum
     found: int
     bytes: int
-    """How many of the bytes are there."""
+    """Number of bytes that exist."""
 
     def __str__(self) -> str:
         if self.bytes < self.sum.length:
@@ -316,11 +316,11 @@ class SummingSource:
             self._starts.setdefault(name, []).append(begin)
         self._running: dict[str, tuple[Sum, int, int]] = {}
         self._broken: list[Sum] = []
-        """Those of which some bytes were refused and what follows was read."""
+        """Sums with refused bytes before bytes that were read."""
         self.faults: list[SumFault] = []
         """Of the sums that are complete."""
         self.summed = 0
-        """How many are complete."""
+        """Number of complete sums."""
 
     def expect(self, ranges: Sequence[ObjectRange]) -> None:
         """`ByteSource.expect`."""
@@ -364,7 +364,7 @@ class SummingSource:
         return [*self._sums.values(), *self._broken, *running]
 
     def _next_start(self, name: str, after: int, until: int) -> int | None:
-        """Where the next sum begins, behind bytes that belong to none, or to one that broke off."""
+        """Return the start of the next sum, after bytes of no sum or of one that broke off."""
         starts = self._starts.get(name, [])
         at = bisect_right(starts, after)
         return starts[at] if at < len(starts) and starts[at] < until else None

@@ -17,7 +17,7 @@ Runs = list[tuple[int, int]]
 
 
 def edges_of_runs(offsets: NDArray[np.int64]) -> list[int]:
-    """Which rows begin a run, and the number of rows. O(rows)."""
+    """Return the first row of each run, and the number of rows. O(rows)."""
     return [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
 
 
@@ -56,7 +56,7 @@ class LogPiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TierPlace:
-    """Where a broker's tier lies, as far as it may be told to others: it has no secret."""
+    """Place of a broker's tier, safe to send to other processes: it has no secret."""
 
     location: str = ""
     """The broker's directory: an absolute path, or a URL such as `s3://bucket/prefix/...`."""
@@ -64,7 +64,7 @@ class TierPlace:
     """Keys of the configuration that say how an object store is reached; credentials come from the
     environment of each worker."""
     recorded_second: str = ""
-    """Where the second store is, as the journal says; "" if it does not."""
+    """Location of the second store in the journal; "" if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Split:
     """At or behind `end`: no record that the split owns reaches beyond it. Here a record is known
     to begin, or the segment ends."""
     pieces: tuple[LogPiece, ...]
-    """Where the bytes of `[anchor or start, limit)` lie, in order, each touching the next."""
+    """Adjacent pieces of the bytes `[anchor or start, limit)`, in order."""
     offsets: tuple[int, int] = ALL_OFFSETS
     """Queue offsets `[from, to)` of the messages that are wanted."""
     times_ms: tuple[int, int] = ALL_TIMES
@@ -107,7 +107,7 @@ class Split:
 
     @property
     def first_byte(self) -> int:
-        """Where reading begins."""
+        """Position of the first byte to read."""
         return self.start if self.anchor is None else self.anchor
 
     def place_of(self, position: int) -> tuple[str, int]:
@@ -134,7 +134,7 @@ class LogGap:
     """Bytes by which whole records in it lie further on than they say; negative if bytes before
     them were lost."""
     shifted: int = 0
-    """How many such records in a row were seen."""
+    """Number of consecutive records with that displacement."""
 
     @property
     def is_missing(self) -> bool:
@@ -153,7 +153,7 @@ class LogGap:
 
 @dataclass(slots=True)
 class ScanReport:
-    """What a scan saw, filled while it runs; complete once the scan has ended."""
+    """Report of a scan. Filled while it runs; complete once it has ended."""
 
     split: Split
     first: int | None = None
@@ -181,13 +181,13 @@ class NotMet(NamedTuple):
 
 
 def where_not_met(reports: Iterable[ScanReport]) -> list[NotMet]:
-    """Which neighbouring splits do not meet; none proves that nothing was lost or found twice.
+    """Return the adjacent splits that do not meet. None: nothing was lost or found twice.
 
     Proof, by induction over the splits of a segment in order: the first one follows the chain from
-    the segment's first byte. Each ends at the first place of the chain at or behind its `end`; if
-    the next one begins there, it follows the same chain. So all together found what one scan of
-    the whole segment finds. Splits that only stand side by side (another segment, bytes between
-    them that nobody asked for) are not compared.
+    the segment's first byte. Each ends at the first place of the chain at or after its `end`. If
+    the next one begins there, it follows the same chain. So together they find the messages of one
+    scan of the whole segment. Splits that are not adjacent (another segment, or unwanted bytes
+    between them) are not compared.
     """
     ordered = sorted(reports, key=lambda report: (report.split.queue, report.split.start))
     found: list[NotMet] = []

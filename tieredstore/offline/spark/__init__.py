@@ -7,13 +7,12 @@
     tiers.messages(spark, "tier", columns=["topic", "queue_offset", "tags", "body"])
     rows.write.format("tieredstore").mode("append").save("store")
 
-Needs the extra `tieredstore[spark]`, and a Java machine where Spark itself runs. Works through
-Spark Connect, too: nothing here needs a SparkContext. `docs/spark.md` says what workers need.
+Needs the extra `tieredstore[spark]`, and Java where Spark itself runs. Works through Spark Connect,
+too: nothing here needs a SparkContext. `docs/spark.md` lists the requirements of workers.
 
-`options.py` says what may be given; `source.py` is what Spark calls, over `../tables/`;
-`stream_reader.py` and `stream_offsets.py` are the stream, `store_writer.py` and `options.py`
-the writer, over `../writing/`, `engine.py` the engine. Nothing of Spark is imported before it is
-used.
+`options.py` parses the options; `source.py` is the data source, over `../tables/`;
+`stream_reader.py` and `stream_offsets.py` are the stream; `store_writer.py` is the writer, over
+`../writing/`; `engine.py` is the engine. Spark is imported on first use.
 """
 
 import json
@@ -65,18 +64,18 @@ def messages(
     columns: Sequence[str] | None = None,
     **options: "Option",
 ) -> "DataFrame":
-    """The messages of a tier as a DataFrame that reads and makes only some columns.
+    """Return the messages of a tier as a DataFrame that reads and decodes only some columns.
 
-    Spark tells a source in Python nothing of the columns that a query needs, so `select` alone
-    saves no work; naming them here does. Each query of the DataFrame, or of a view of it, reads
-    what is published when it is planned; all scans of one query read the same.
+    Spark does not report the columns of a query to a source in Python, so `select` alone saves no
+    work; `columns` does. Each query of the DataFrame, or of a view of it, reads the messages that
+    are published when it is planned. All scans of a query read the same messages.
 
     Args:
         spark: the session; the format is registered.
         where: the tier's directory or URL.
         columns: names of columns, in any case, in this order; None: all.
-        options: as `.option(name, value)`, such as `topics="G_Orders"`; a list stands for its
-            values between commas, a dict for a JSON object.
+        options: as `.option(name, value)`, such as `topics="G_Orders"`; a list becomes values
+            separated by commas, a dict becomes a JSON object.
 
     Raises:
         SparkMissing: as `register`.
@@ -93,7 +92,7 @@ def table(
     columns: Sequence[str] | None = None,
     **options: "Option",
 ) -> "DataFrame":
-    """One of the tables of a tier, as `messages`: messages, units, keys, segments or gaps.
+    """Return a table of a tier, as `messages`: messages, units, keys, segments or gaps.
 
     Raises:
         SparkMissing: as `register`.

@@ -35,7 +35,7 @@ Told = Callable[[int], None]
 
 
 class _Stage(Protocol):
-    """What a server tells of a stage."""
+    """Stage as Spark's status tracker reports it."""
 
     @property
     def num_tasks(self) -> int: ...
@@ -114,7 +114,7 @@ AFTER_ALL_ITEMS = 1 << 62
 """Order of a reducer's error: one of a mapper came first."""
 PIECE_COLUMNS = "target string, piece_order bigint, payload binary"
 SPARKS_ERRORS = (PySparkException, Py4JError, ConnectionError)
-"""Spark's own; what its Python does not know of Java's; and nobody answers any more."""
+"""Errors of Spark: its own, errors of Java unknown to its Python, and a lost connection."""
 _CODE = "SQLSTATE:"
 _LACKING = re.compile(r"No module named '(\w+)|PACKAGE_NOT_INSTALLED\] (\w+)")
 _RAISED = re.compile(r"[a-zA-Z_][\w.]*: .", re.ASCII)
@@ -148,11 +148,11 @@ class SparkEngine:
     ) -> list[Piece]:
         """`Engine.map_group`: a task for each item.
 
-        Spark says how many tasks have ended, not which: `progress` is told items in their order,
-        from a thread of its own, and the last ones when the job has ended.
+        Spark reports the number of finished tasks, not which: `progress` receives items in their
+        order, from a thread of its own, and the last ones when the job has ended.
 
         Raises:
-            what the mapper or the reducer raised; or `progress`, when the job has ended.
+            the error of the mapper or the reducer; or that of `progress`, when the job has ended.
             Unavailable: Spark gave up: workers died, or the storage did not answer.
         """
         if not items:
@@ -287,7 +287,7 @@ def _batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
 
 
 def reason_of(error: Exception) -> str:
-    """What one of `SPARKS_ERRORS` says, in a line."""
+    """Return the reason of an error of `SPARKS_ERRORS`, as a line."""
     if isinstance(error, PySparkException):
         return said_by(error)
     if isinstance(error, Py4JJavaError):

@@ -71,7 +71,7 @@ _BATCH_ONLY = ("endingOffsets", "endTime", "pushFilters")
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What `spark.read` was told."""
+    """Options of `spark.read`."""
 
     address: TierAddress
     table: str
@@ -82,7 +82,7 @@ class TableOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What `spark.readStream` was told."""
+    """Options of `spark.readStream`."""
 
     address: TierAddress
     wanted: WantedMessages
@@ -115,10 +115,10 @@ def table_named(given: Mapping[str, str]) -> str:
 
 
 def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
-    """What the options of a table mean.
+    """Parse the options of a table.
 
     Raises:
-        ConfigError: an option is unknown, or its value impossible; says what to write.
+        ConfigError: an option is unknown, or its value is invalid; names the valid forms.
     """
     values = OptionValues(given, _STREAM_ONLY, "a stream")
     values.switch("pushFilters", default=False)
@@ -145,10 +145,10 @@ def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
 
 
 def stream_options(given: Mapping[str, str], *, now_ms: int) -> StreamOptions:
-    """What the options of a stream mean.
+    """Parse the options of a stream.
 
     Raises:
-        ConfigError: as `table_options`, or it begins both at offsets and at a time.
+        ConfigError: as `table_options`, or the stream begins both at offsets and at a time.
     """
     values = OptionValues(given, _BATCH_ONLY, "a table")
     table = table_named(given)
@@ -186,10 +186,12 @@ class OptionValues:
         whose: str,
         known: Mapping[str, str] = OPTIONS,
     ) -> None:
-        """Those of `known`, and keys of the configuration; `foreign` are options of `whose` only.
+        """Accept options of `known` and keys of the configuration.
+
+        `foreign`: options that only `whose` has.
 
         Raises:
-            ConfigError: one is unknown or foreign, or a secret.
+            ConfigError: an option is unknown, foreign or a secret.
         """
         names = {name.lower(): name for name in (*KEYS, *known)}
         self._values: dict[str, str] = {}
@@ -217,7 +219,7 @@ class OptionValues:
         return {name: value for name, value in self._values.items() if name in KEYS}
 
     def address(self) -> TierAddress:
-        """Which tier."""
+        """Return the address of the tier."""
         return TierAddress(
             self.text("path") or None,
             self.text("cluster") or None,
@@ -256,7 +258,7 @@ class OptionValues:
         return [part for part in parts if part]
 
     def offsets(self, name: str, words: tuple[str, ...]) -> tuple[str, Offsets]:
-        """One of some words, in any case, of which the first is the default; or offsets."""
+        """Parse one of `words`, in any case, or offsets. The first word is the default."""
         text = self.text(name)
         if text.lower() in {"", *words}:
             return text.lower() or words[0], {}
@@ -285,7 +287,7 @@ class OptionValues:
         return text == "true" if text else default
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        """One of some words, of which the first is the default."""
+        """Parse one of `choices`. The first one is the default."""
         text = self.text(name) or choices[0]
         if text not in choices:
             raise ConfigError(f"{name}: write {' or '.join(choices)}, not {text!r}")
@@ -316,7 +318,7 @@ _URL = "://"
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """Which store of our own; holds no secret."""
+    """Address of a store of our own. Holds no secret."""
 
     conf: str | None
     settings: Mapping[str, str]
@@ -333,14 +335,14 @@ class StoreAddress:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What `df.write` was told."""
+    """Options of `df.write`."""
 
     address: StoreAddress
     staging: str | None
     write_id: str | None
 
     def new_run(self, config: Config) -> StagedWrite:
-        """A run of this write, with a directory for its files; made by nobody yet."""
+        """Return a run of this write, with a directory for its files that does not exist yet."""
         root = self.staging or str(config.store_dir.absolute() / DIRECTORY / STAGED)
         write_id = self.write_id or uuid4().hex[:16]
         directory = Path(root, write_id, uuid4().hex)
@@ -348,10 +350,10 @@ class WriteOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """What the options mean.
+    """Parse the options of a write.
 
     Raises:
-        ConfigError: an option is unknown, or its value impossible; says what to write.
+        ConfigError: an option is unknown, or its value is invalid; names the valid forms.
     """
     values = OptionValues(given, (), "", WRITE_OPTIONS)
     path, write_id = values.text("path"), values.text("writeId")

@@ -1,4 +1,4 @@
-"""What Spark needs beside us, and a sentence for what is not there."""
+"""Requirements of Spark besides this package, and a sentence for a missing one."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ NEEDED = (("pyspark", (4, 3), (5,)), ("pandas", (2, 2), (3,)), ("pyarrow", (20,)
 
 
 def lacking() -> str:
-    """What this Python lacks, as a sentence that says what to do; "" if nothing."""
+    """Describe a package that this Python lacks, with the remedy; "" if it has all."""
     for name, first, too_new in NEEDED:
         try:
             text = version(name)
@@ -27,7 +27,7 @@ def lacking() -> str:
 
 
 def lacking_java() -> str:
-    """What a Spark that starts in this process lacks, as a sentence; "" if nothing."""
+    """Describe the missing Java of a Spark that starts in this process; "" if it has one."""
     home = os.environ.get("JAVA_HOME")
     if home:
         return "" if is_there(Path(home, "bin", "java")) else f"JAVA_HOME={home} holds no Java"

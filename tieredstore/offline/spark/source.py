@@ -1,4 +1,4 @@
-"""What Spark calls: the data source `tieredstore`. Imports PySpark; see `register`."""
+"""The data source `tieredstore`, as Spark calls it. Imports PySpark; see `register`."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -48,7 +48,7 @@ class TieredStoreSource(DataSource):
         return sql_types(table_named(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What reads a table.
+        """Return the reader of a table.
 
         Raises:
             ConfigError: an option is wrong, or the schema is not that of the table.
@@ -58,9 +58,9 @@ class TieredStoreSource(DataSource):
         return TableReader(options, to_spark)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """What reads messages as a stream; what `reader` raises is raised when it begins.
+        """Return the reader of messages as a stream. Errors of `reader` are raised when it begins.
 
-        Raised here, Spark 4.3 would show an error of its own as the last line in its place.
+        If they were raised here, Spark 4.3 would show an error of its own as the last line.
         """
         try:
             options = stream_options(self.options, now_ms=SystemClock().now_ms())
@@ -69,12 +69,12 @@ class TieredStoreSource(DataSource):
             return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
-        """What appends messages to a store.
+        """Return the writer that appends messages to a store.
 
         Raises:
             ConfigError, InUse: as `StoreWriter`; or an option is wrong.
         """
-        # Each look at a table, and each query of a stream, is a new process that imports this.
+        # Each query of a table or a stream starts a new process that imports this module.
         from tieredstore.offline.spark.options import write_options  # noqa: PLC0415 - likewise
         from tieredstore.offline.spark.store_writer import StoreWriter  # noqa: PLC0415 - all of a store
 
@@ -111,7 +111,7 @@ class TableReader(DataSourceReader):
         self._to_spark = to_spark
 
     def partitions(self) -> list[InputPartition]:
-        """One for each part; raises as `parts_of_table`."""
+        """Return a partition for each part; raises as `parts_of_table`."""
         options = self._options
         with OpenTier.at(options.address) as tier:
             parts = parts_of_table(

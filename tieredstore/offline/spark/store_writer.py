@@ -1,4 +1,4 @@
-"""What Spark calls to write messages: workers stage rows, the driver appends them."""
+"""The writer of messages, as Spark calls it: workers stage rows, the driver appends them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from tieredstore.reader.arrow import RecordBatch
 
 @dataclass(frozen=True, slots=True)
 class Staged(WriterCommitMessage):
-    """What one task wrote."""
+    """Result of a task: its staged files."""
 
     part: StagedPart
 
 
 class StoreWriter(DataSourceArrowWriter):
-    """One write. It is pickled for the workers, and for who commits on the driver's machine."""
+    """A write. It is pickled for the workers, and for the process on the driver that commits."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         """Look at everything that can be known before a row is made.

@@ -1,17 +1,17 @@
 """The beginning of a stream, the end of a batch, and data loss that ends a stream. Pure.
 
 Offsets are `{"topic/queue": n}`: the stream has every message of that queue below `n`. Spark keeps
-them in the checkpoint, and asks for a batch again between the same two after a failure. Marks
-beside them, whose names begin with `@` as no topic does, say in which tier and queues they count:
+them in the checkpoint, and requests a batch again between the same two after a failure. Marks
+beside them identify tier and queues; their names begin with `@`, as no topic does:
 
     {"Orders/0": 17, "@tier": 1795490527751, "@generation Orders/0": 2, "@initial": 0}
 
-Spark keeps only the end of the first batch, and asks for its beginning again after a restart, when
-the answer may be another one. So the first batch is empty: its end is the beginning of the stream.
+Spark keeps only the end of the first batch, and requests its beginning again after a restart, when
+the answer may differ. So the first batch is empty: its end is the beginning of the stream.
 `@initial` is 1 in a beginning, which no checkpoint has, and 0 in every end. Checkpoints of older
-programs lack it. A stream that may lack messages begins anew in a queue that was made again:
-`@life Orders/0` is the generation where it did last, so a batch whose end has another one than its
-start begins at the first message of the queue.
+versions lack it. A stream that may lack messages starts again in a queue that was created again:
+`@life Orders/0` is the generation of its last such start. A batch whose end has another generation
+than its start begins at the first message of the queue.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ INITIAL_MARK, LIFE_MARK = "@initial", "@life "
 
 
 class Bounds(NamedTuple):
-    """What the tier has of a queue: offsets `[first, end)`, without those in gaps."""
+    """Offsets `[first, end)` of a queue in the tier, without those in gaps."""
 
     first: int
     end: int
@@ -182,11 +182,11 @@ def stretches(
     *,
     fail_on_data_loss: bool,
 ) -> list[Stretch]:
-    """What a batch between two offsets consists of, in order of queues.
+    """Return the stretches of a batch between two offsets, in order of queues.
 
     Raises:
         MissingMessages: with `fail_on_data_loss`, messages of the batch are not in the tier: they
-            expired, were deleted or cut off, or were lost before they could be tiered.
+            expired, were deleted or truncated, or were lost before they could be tiered.
     """
     found: list[Stretch] = []
     for name, last in sorted(end.items()):
@@ -204,7 +204,10 @@ def stretches(
 
 
 def begun_anew(start: Mapping[str, int], bounds: Mapping[str, Bounds]) -> Offsets:
-    """Where a stream goes on that may lack messages: queues made again begin at their first."""
+    """Return the start of a stream that may lack messages.
+
+    Queues that were created again begin at their first message.
+    """
     found = dict(start)
     for name, has in bounds.items():
         if name in start and _is_other_life(start, name, has):

@@ -79,10 +79,10 @@ class RefusedStream(DataSourceStreamReader):
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One query's way into a tier. Spark keeps one on the driver, which holds the tier open.
+    """Stream reader of a query. Spark keeps it on the driver, where it holds the tier open.
 
-    Every batch consists of the messages between two offsets, whenever it is read, and a message has
-    one offset for ever: so a sink that takes each batch once has each message once. The first batch
+    A batch consists of the messages between two offsets, whenever it is read, and a message keeps
+    its offset for ever. So a sink that takes each batch once has each message once. The first batch
     is empty: it keeps the beginning of the stream in the checkpoint.
     """
 
@@ -169,12 +169,12 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return marked(end, bounds, self._begun_ms)
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802 - Spark's name
-        """Where the tier ends, for the query's progress."""
+        """Return the end of the tier, for the query's progress."""
         bounds = self._bounds()
         return marked({name: one.end for name, one in bounds.items()}, bounds, self._begun_ms)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """From now on the stream ends where the tier ends now."""
+        """End the stream at the present end of the tier."""
         self._looked_s = NEVER_S
         self._cap = {name: one.end for name, one in self._bounds().items()}
 
@@ -224,7 +224,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._tier
 
     def _bounds(self) -> dict[str, Bounds]:
-        """What the tier has of the queues that are wanted; looks at it if that is due."""
+        """Return the bounds of the wanted queues in the tier; poll the tier if a poll is due."""
         tier = self._opened()
         is_due = self._clock.monotonic_s() - self._looked_s >= self._options.refresh_s
         if is_due and tier.refresh():
@@ -239,7 +239,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             refuse_other_generation(offsets, bounds)
 
     def _wanted_of(self, offsets: Offsets) -> Offsets:
-        """Those of queues that the options want; a restart may have other options."""
+        """Keep the offsets of wanted queues; a restart may have other options."""
         return {
             name: offset
             for name, offset in offsets.items()

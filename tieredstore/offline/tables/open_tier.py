@@ -60,7 +60,7 @@ class OpenTier(Threaded):
 
     @property
     def place(self) -> TierPlace:
-        """Where workers find its bytes."""
+        """Place at which workers read its bytes."""
         inside = self._inside
         second = recorded_second(inside.tier.reader.state.attempts)
         return replace(place_of(inside.config), recorded_second=second)
@@ -109,7 +109,7 @@ class OpenTier(Threaded):
 
 
 class _Inside:
-    """What is open while the thread runs."""
+    """Resources that are open while the thread runs."""
 
     tier: OpenedTier
     config: Config

@@ -37,7 +37,7 @@ class UnitsPart:
     offsets: tuple[int, int]
     """Queue offsets `[from, to)`."""
     pieces: tuple[LogPiece, ...]
-    """Where their bytes lie; positions are those of the flat file, 20 bytes an offset."""
+    """Pieces of their bytes; positions are those of the flat file, 20 bytes an offset."""
     place: TierPlace
     generation: int | None = None
     """As in `Split`."""
@@ -74,7 +74,7 @@ Part = MessagesPart | UnitsPart | KeysPart | RowsPart
 def parts_of_table(
     tier: OpenTier, table: str, wanted: WantedMessages, split_bytes: int, *, skips_damage: bool
 ) -> list[Part]:
-    """What workers read of a table. Costs what its metadata cost: manifests, no message.
+    """Return the parts of a table for workers. Reads its metadata: manifests, no message.
 
     Raises:
         NotFound: there is no queue of a topic that is wanted, or one of those named by offsets.

@@ -188,7 +188,7 @@ def _read(read: ByteSource, piece: LogPiece, at: int, length: int) -> bytearray:
 def _batch(
     table: str, columns: Sequence[str], count: int, made: dict[str, object]
 ) -> pa.RecordBatch:
-    """A batch of some columns; a text or number stands for a column of it."""
+    """Return a batch of some columns; a text or number fills its whole column."""
     schema = pa.schema([SCHEMAS[table].field(name) for name in columns])
     arrays = [
         pa.repeat(pa.scalar(made[field.name], field.type), count)

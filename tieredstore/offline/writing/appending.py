@@ -45,7 +45,7 @@ class UnfinishedWrite(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class StagedWrite:
-    """One run of a write, whose files lie in `directory`."""
+    """A run of a write, with its files in `directory`."""
 
     write_id: str
     directory: str
@@ -88,7 +88,7 @@ def remove_staged(directory: str) -> None:
 
 
 class _Appending:
-    """One call of `append_staged`."""
+    """State of a call of `append_staged`."""
 
     def __init__(self, config: Config, write: StagedWrite, parts: Sequence[StagedPart]) -> None:
         self._config = config
@@ -171,7 +171,7 @@ class _Appending:
         return {topic: min(file.write_queues(topic) or least, most) for topic in topics}
 
     async def _append(self, store: MessageStore, plan: WritePlan) -> None:
-        """What the store does not have yet; files are read by a thread."""
+        """Append the messages that the store does not have yet; a thread reads the files."""
         batches = _batches(plan, self._done)
         while batch := await asyncio.to_thread(next, batches, None):
             await store.put_messages(batch)
@@ -193,12 +193,12 @@ class _Appending:
 
 
 async def appended_of(store: MessageStore, plan: WritePlan) -> int:
-    """How many messages of a write that was begun the store has: always its first ones.
+    """Count the messages of a started write that the store has: always its first ones.
 
-    Reads what its queues got since.
+    Reads the messages that its queues got since.
 
     Raises:
-        Unavailable: nobody can tell, because the messages of that time were deleted.
+        Unavailable: the count is unknown, because the messages of that time were deleted.
         StoreError: the store cannot be read.
     """
     last, is_whole = -1, True

@@ -1,4 +1,4 @@
-"""What a store directory remembers of writes: those that were begun, and those that are done."""
+"""Ledger of writes in a store directory: started and finished ones."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ WRITE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """One write: what is appended, in which order, and where."""
+    """Plan of a write: its files, their order, and the offsets at which it starts."""
 
     write_id: str
     directory: str
@@ -28,7 +28,7 @@ class WritePlan:
     parts: tuple[tuple[str, int], ...]
     """Names of the files in order, with their messages."""
     queues: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many queues of each topic take turns."""
+    """Number of queues of each topic that take turns."""
     starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict[str, Mapping[int, int]])
     """By topic and queue, the first offset that a message of this write may have."""
     is_done: bool = False
@@ -56,10 +56,10 @@ class WritePlan:
 
     @classmethod
     def decode(cls, raw: bytes, *, path: str) -> "WritePlan":
-        """What `encode` wrote.
+        """Parse the output of `encode`.
 
         Raises:
-            Corrupt: it is something else.
+            Corrupt: `raw` has another form.
         """
         try:
             found: Any = orjson.loads(raw)

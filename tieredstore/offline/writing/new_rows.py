@@ -1,4 +1,4 @@
-"""Which columns a message is made of, and the message that a row is. Pure, without Arrow."""
+"""Columns of new messages, and the message of a row. Pure, without Arrow."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ NUMBER_DIGITS: Final = 12
 """Of the largest number of a message that has room in a record which was found to fit."""
 
 Cell = object
-"""One value of a row; None where it is null."""
+"""A value of a row; None if it is null."""
 
 
 def check_columns(columns: Mapping[str, str]) -> None:
@@ -92,7 +92,7 @@ class RowChecker:
     write_id: str
     topics: set[str] = field(default_factory=set[str])
     queues: set[QueueId] = field(default_factory=set[QueueId])
-    """Those that rows name."""
+    """Queues that rows name."""
 
     def staged(self, row: Mapping[str, Cell]) -> StagedRow:
         """The row as it is staged; about 9 us.

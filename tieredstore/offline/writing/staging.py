@@ -33,13 +33,13 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class StagingOrder:
-    """What a worker is told; holds no secret."""
+    """Order for a worker. Holds no secret."""
 
     directory: str
     """Of this run; seen by all workers and by who appends under one name."""
     write_id: str
     options: HotWriteOptions
-    """How the store is written: what fits."""
+    """Write options of the store, which limit a message."""
 
 
 class StagedPart(NamedTuple):
@@ -52,7 +52,7 @@ class StagedPart(NamedTuple):
     messages: int
     topics: frozenset[str]
     queues: frozenset[QueueId]
-    """Those that rows name; other rows have one chosen."""
+    """Queues that rows name. The store chooses a queue for other rows."""
 
 
 def stage(batches: Iterable[RecordBatch], order: StagingOrder, number: int) -> StagedPart:
