@@ -1,1 +1,1 @@
-"""Benchmark `tieredstore bench`: raw limits of this machine, and our figures beside them."""
+"""Benchmarks of `tieredstore bench`: raw limits of this machine, and our figures beside them."""
