@@ -1,1 +1,4 @@
-"""Configuration: RocketMQ's keys and ours, where their values come from, and what they make."""
+"""Configuration: RocketMQ's keys and ours, sources of their values, and the options made of them.
+
+Begin with `effective.py`, the configuration of a process.
+"""
