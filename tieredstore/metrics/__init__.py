@@ -1,5 +1,5 @@
 """Metrics, liveness and readiness of a follower, for operators.
 
-`families.py` takes a sample of everything and has the names and units of all metrics made of it.
-`page.py` judges the sample and serves metrics and verdicts over HTTP.
+`families.py` has the sample (`Moment`), and names and units of all metrics made of it. `page.py`
+judges the sample and serves metrics and verdicts over HTTP.
 """
