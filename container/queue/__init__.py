@@ -1,1 +1,1 @@
-"""One queue over many segments: plan a write, read a range, cut a tail."""
+"""Queues over many segments: plan a write, read a range, truncate head or tail."""

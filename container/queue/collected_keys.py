@@ -1,4 +1,4 @@
-"""The keys of messages that were read, and of a commit: what it adds to the index."""
+"""Index keys of messages that were read, and of a commit."""
 
 from dataclasses import dataclass
 
@@ -15,15 +15,15 @@ class CommitKeys:
     """Index items of a batch."""
 
     items: KeyItems
-    """Their topic id is still to be set."""
+    """Index items. The caller sets their topic id."""
     record_bytes: int
-    """Length of the records."""
+    """Length of the records in bytes."""
     generation: int
-    """That of the queue that it was planned on."""
+    """Generation of the queue that the batch was planned on."""
 
 
 def key_items_of(found: SoundRecords, queue: QueueId, topic_id: int) -> KeyItems:
-    """The index items of messages that were read. Costs and errors as `keys_of_records`."""
+    """Index items of messages that were read. Costs and errors as `keys_of_records`."""
     items = items_of_records(
         found.data,
         found.starts,
@@ -38,7 +38,7 @@ def key_items_of(found: SoundRecords, queue: QueueId, topic_id: int) -> KeyItems
 
 
 def keys_of_commit(queue: Queue, batch: MessageBatch) -> CommitKeys:
-    """The keys of a batch that continues what is published of `queue`. Pure, thread-safe.
+    """Index keys of a batch that continues the published messages of `queue`. Pure, thread-safe.
 
     Costs as `keys_of_records`.
 

@@ -26,9 +26,10 @@ _X = 1 << 30
 
 
 def crc32c_of_rest(whole: int, first: int, rest_bytes: int) -> int:
-    """CRC-32C of the last `rest_bytes` bytes of a run, without the bytes.
+    """CRC-32C of the last `rest_bytes` bytes of a byte string, without reading them.
 
-    `whole` is the run's checksum, `first` that of what comes before the rest. About 30 us.
+    `whole` is the checksum of the whole string, `first` that of the bytes before the rest. About 30
+    us.
     """
     return whole ^ _product(first, _x_to_the(8 * rest_bytes))
 
@@ -56,15 +57,15 @@ def _x_to_the(exponent: int) -> int:
 
 
 class RunStatistics(NamedTuple):
-    """One future extent, or the new end of a growing one: all but its place."""
+    """Statistics of a future extent, or of the new end of a growing one, without its place."""
 
     position: int
     """First byte, counted from the segment's base."""
     length: int
     """Bytes, > 0."""
     crc32c: int
-    """CRC-32C of the bytes. The first run of a slice that may grow an extent continues the
-    checksum of that extent."""
+    """CRC-32C of the bytes. The first run of a slice that may grow an extent continues that
+    extent's checksum."""
     first_offset: QueueOffset
     """Queue offset of the first record or unit."""
     min_timestamp: int
@@ -72,24 +73,24 @@ class RunStatistics(NamedTuple):
 
 
 class PlannedSlice(NamedTuple):
-    """The bytes that continue one segment, with what is published of them after the write."""
+    """Bytes that continue one segment, and the metadata to publish after the write."""
 
     part: SegmentSlice
-    """What the port writes."""
+    """Slice for the store to write."""
     type: SegmentType
     base: int
     runs: tuple[RunStatistics, ...]
-    """The slice, cut at extents; each run becomes one extent."""
+    """The slice, split at extents. Each run becomes one extent."""
     extents: int
-    """How many extents the segment has already."""
+    """Number of extents that the segment has already."""
     growing: Extent | None
-    """The last of them, if the first run fits into it, too, and its checksum is known."""
+    """Last existing extent, if the first run fits into it and its checksum is known."""
     created_ms: int
     epoch: int
     sealed_ms: int | None
 
     def placed(self, placement: Placement) -> SegmentChange:
-        """What is to be published of the slice now that it lies at `placement`."""
+        """Return the change that publishes the slice, which lies at `placement`."""
         part, growing, keep = self.part, self.growing, self.extents
         name = "" if placement.object_name == part.segment else placement.object_name
         shift = placement.object_offset - part.position
@@ -126,12 +127,12 @@ def _continues(extent: Extent, object_name: str, object_offset: int) -> bool:
 
 
 def _extent(run: RunStatistics, object_name: str, shift: int) -> Extent:
-    """The extent of one run whose bytes lie `shift` bytes further on in the object."""
+    """Extent of one run whose bytes lie at their segment position plus `shift` in the object."""
     return Extent(*run, object_name, run.position + shift)
 
 
 def _grown(extent: Extent, run: RunStatistics) -> Extent:
-    """A published extent, continued by one more run."""
+    """Published extent, extended by one more run."""
     return Extent(
         extent.position,
         extent.length + run.length,
@@ -146,32 +147,32 @@ def _grown(extent: Extent, run: RunStatistics) -> Extent:
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """One queue's part of a round: slices to make durable, then one operation to publish."""
+    """Share of one queue in a round: slices to make durable, then one operation to publish."""
 
     queue: QueueId
     expected_offset: QueueOffset
-    """The commit offset that it was planned on."""
+    """Commit offset that it was planned on."""
     next_offset: QueueOffset
-    """The commit offset once the plan is published."""
+    """Commit offset after publication."""
     steps: tuple[SegmentChange | PlannedSlice, ...]
-    """In the order of publication: segments that are sealed, and slices."""
+    """Segments to seal and slices to write, in the order of publication."""
     planned_on: Queue
-    """The record that it continues."""
+    """Record that it continues."""
     keys: CommitKeys | None = None
-    """What it adds to the index; None where none is kept."""
+    """Index items of its messages. None without an index."""
 
     @property
     def slices(self) -> tuple[SegmentSlice, ...]:
-        """What the port is to write."""
+        """Slices for the store to write."""
         return tuple(step.part for step in self.steps if isinstance(step, PlannedSlice))
 
     @property
     def bytes(self) -> int:
-        """How many bytes it writes, CommitLog and ConsumeQueue together."""
+        """Bytes to write, CommitLog and ConsumeQueue together."""
         return sum(len(buffer) for part in self.slices for buffer in part.buffers)
 
     def published(self, placements: Sequence[Placement]) -> CommitQueue:
-        """The operation that publishes the plan; `placements` are those of its slices, in order."""
+        """Operation that publishes the plan. `placements` are those of its slices, in order."""
         places = iter(placements)
         changes = tuple(
             step.placed(next(places)) if isinstance(step, PlannedSlice) else step
@@ -181,44 +182,45 @@ class CommitPlan:
 
 
 class _Column(NamedTuple):
-    """What is appended to one flat file: records or units, one item for each message."""
+    """Data appended to one flat file: records or units, one item for each message."""
 
     type: SegmentType
     begin: int
     """First byte in the flat file."""
     data: NDArray[np.uint8]
     ends: NDArray[np.int64]
-    """First byte of the flat file after each item."""
+    """End of each item in the flat file, exclusive."""
     timestamps: NDArray[np.int64]
     """Store timestamps of the messages, Unix ms."""
     oldest_ms: int
-    """The smallest of them."""
+    """Smallest of the timestamps."""
     newest_ms: int
-    """The largest of them."""
+    """Largest of the timestamps."""
     first_offset: int
     """Queue offset of the first message."""
 
 
 class CutRules(NamedTuple):
-    """What cutting needs to know besides the messages."""
+    """Rules for rolling segments, besides the messages."""
 
     options: TierOptions
     epoch: int
     now_ms: int
     must_roll: bool
-    """The open segments were begun by an owner that may still live: begin new ones."""
+    """Whether to begin new segments: the open ones belong to an owner that may still be alive."""
     extents_grow: bool = True
-    """A slice will probably lie right after the bytes before it: `FileSegments.extents_grow`."""
+    """Whether a slice will probably lie right after the bytes before it
+    (`FileSegments.extents_grow`)."""
     retention_ms: int | None = None
-    """How long messages are kept; a segment of the log holds no more than so much of time."""
+    """Retention of messages, in ms, which limits the time span of a CommitLog segment."""
 
 
 def plan_commit(queue: Queue, batch: MessageBatch, rules: CutRules) -> CommitPlan:
-    """Plan the commit of `batch`, which continues what is published of `queue`.
+    """Plan the commit of `batch`, which continues the published messages of `queue`.
 
     Rewrites bytes 28..35 of every record in `batch.data` to its tier position (and the optional
-    whole-record CRC); doing that again for a second plan of the same batch is harmless.
-    Thread-safe: it reads immutable records only. CPU: about 0.5 ns per byte and 0.2 us per message.
+    whole-record CRC). Repeating this for a second plan of the same batch is harmless. Thread-safe:
+    it reads only immutable records. CPU: about 0.5 ns per byte and 0.2 us per message.
     """
     assert batch.first_offset == queue.next_offset, f"{batch.first_offset} after {queue}"
     log_begin = queue.flat_end(SegmentType.COMMIT_LOG)
@@ -258,11 +260,11 @@ def plan_commit(queue: Queue, batch: MessageBatch, rules: CutRules) -> CommitPla
 def _plan_column(
     queue: Queue, column: _Column, rules: CutRules
 ) -> list[SegmentChange | PlannedSlice]:
-    """What is sealed and written of one flat file."""
+    """Plan the seals and the writes of one flat file."""
     steps: list[SegmentChange | PlannedSlice] = []
     live = queue.segments(column.type)
     newest = live[-1] if live and live[-1].sealed_ms is None else None
-    # An empty one has no bytes of another owner's, and the next would begin at the same byte.
+    # An empty one has no bytes of another owner, and the next would begin at the same byte.
     rolls = rules.must_roll and newest is not None and bool(newest.extents)
     open_segment = None if rolls else newest
     options = rules.options
@@ -283,7 +285,7 @@ def _plan_column(
         first_byte, last_byte = _bytes_of(column, cut)
         position = column.begin + first_byte - cut.start
         growing, runs = _runs(column, cut, extended, rules)
-        # One that was rolled is known already, and its file is begun only now, as a new one's is.
+        # A rolled segment is known already. Its file is begun only now, as that of a new one.
         begins = extended is None or not extended.extents
         reused = begins and queue.may_have_used(column.type, cut.start)
         steps.append(
@@ -303,7 +305,7 @@ def _plan_column(
 
 
 def _age_rule(column: _Column, open_segment: Segment | None, rules: CutRules) -> AgeRule | None:
-    """The rule for segments of the log; None where all messages are too close for it to apply."""
+    """Age rule for CommitLog segments. None if all messages are too close in time for it."""
     begun_ms = open_segment.begin_timestamp if open_segment else None
     oldest_ms = column.oldest_ms if begun_ms is None else min(begun_ms, column.oldest_ms)
     age_ms, kept_ms = rules.options.rolling_age_ms, rules.retention_ms
@@ -317,7 +319,7 @@ def _sealed(segment: Segment, now_ms: int) -> SegmentChange:
     return SegmentChange(
         segment.type,
         segment.base,
-        ALL_EXTENTS if in_parts else len(segment.extents),  # parts may be merged meanwhile
+        ALL_EXTENTS if in_parts else len(segment.extents),  # parts may be merged in the meantime
         (),
         created_ms=segment.created_ms,
         epoch=segment.epoch,
@@ -326,7 +328,7 @@ def _sealed(segment: Segment, now_ms: int) -> SegmentChange:
 
 
 def _bytes_of(column: _Column, cut: Cut) -> tuple[int, int]:
-    """First and last byte of a cut's items, counted in the column's own data."""
+    """Begin and end of a cut's items, exclusive, in the column's own data."""
     first = 0 if cut.first == 0 else int(column.ends[cut.first - 1]) - column.begin
     return first, int(column.ends[cut.last - 1]) - column.begin
 
@@ -334,10 +336,10 @@ def _bytes_of(column: _Column, cut: Cut) -> tuple[int, int]:
 def _runs(
     column: _Column, cut: Cut, extended: Segment | None, rules: CutRules
 ) -> tuple[Extent | None, tuple[RunStatistics, ...]]:
-    """A cut's items by extents, and the published extent that the first of them may grow."""
+    """Items of a cut by extents, and the published extent that the first of them may grow."""
     newest = extended.extents[-1] if extended and extended.extents and rules.extents_grow else None
     if newest is not None and newest.crc32c is None:
-        newest = None  # a checksum that was never read (of a Java tier) cannot be continued
+        newest = None  # an unread checksum (of a Java tier) cannot be continued
     first_byte, _ = _bytes_of(column, cut)
     begin = column.begin + first_byte
     runs = cut_runs(
@@ -353,7 +355,7 @@ def _runs(
 
 
 def _statistics(column: _Column, cut: Cut, run: Cut, growing: Extent | None) -> RunStatistics:
-    """What a run of a cut's items adds, its checksum continued from that of `growing`."""
+    """Statistics of a run of a cut's items. The checksum continues that of `growing`."""
     items = Cut(run.start, cut.first + run.first, cut.first + run.last)
     first, last = _bytes_of(column, items)
     oldest_ms, newest_ms = column.oldest_ms, column.newest_ms

@@ -20,21 +20,21 @@ UNITS_AT_ONCE = 4_096
 
 @dataclass(frozen=True, slots=True)
 class SoundRecords:
-    """The messages of a range of offsets whose records are sound."""
+    """Sound messages of a range of offsets."""
 
     end: QueueOffset
-    """First offset that was not looked at."""
+    """First offset that was not scanned."""
     damage: tuple[Corrupt, ...]
-    """Why messages are missing."""
+    """Reasons of missing messages."""
     data: NDArray[np.uint8]
     offsets: NDArray[np.int64]
-    """Queue offset of each."""
+    """Queue offset of each message."""
     starts: NDArray[np.int64]
-    """First byte of each in `data`."""
+    """First byte of each record in `data`."""
     sizes: NDArray[np.int64]
-    """Length of each in bytes."""
+    """Length of each record in bytes."""
     positions: NDArray[np.int64]
-    """Position of each in the queue's log."""
+    """Position of each record in the queue's log."""
     store_timestamps: NDArray[np.int64]
     """Unix ms."""
 
@@ -42,14 +42,14 @@ class SoundRecords:
 async def read_sound_records(
     container: MessageQueueContainer, start: QueueOffset, end: QueueOffset, *, bytes_max: int
 ) -> SoundRecords:
-    """The first messages of `[start, end)`, which lies in no gap: at least one, or damage.
+    """Read the first messages of `[start, end)`, which lies in no gap: at least one, or damage.
 
-    A record is sound if everything in it that can be compared agrees (`verify_contents`). Two
-    requests, where the piece lies in one segment; holds `bytes_max`, or one message.
+    A record is sound if all of its verifiable parts agree (`verify_contents`). Two requests if the
+    range lies in one segment. Holds `bytes_max` bytes, or one message.
 
     Raises:
-        OutOfRange: some are not published (any more).
-        Unavailable: try again.
+        OutOfRange: some are not published, or no longer published.
+        Unavailable: retry later.
     """
     units = await container.units(start, QueueOffset(min(end, start + UNITS_AT_ONCE)))
     places, sizes = units["position"].astype(np.int64), units["size"].astype(np.int64)
@@ -67,7 +67,7 @@ async def read_sound_records(
         return _nothing(QueueOffset(start + 1), error)
     try:
         raw = as_bytes(await container.log(ByteRange(log_start, log_end)))
-    except (OutOfRange, Corrupt):  # perhaps of what lies behind the last record alone
+    except (OutOfRange, Corrupt):  # perhaps only of bytes after the last record
         raw = as_bytes(await container.log(ByteRange(log_start, min(last_end, log_end))))
     found = find_records(raw, log_start, units, queue_id=container.id.queue_id, first_offset=start)
     path = f"{container.id}/{SegmentType.COMMIT_LOG.name}"
@@ -99,7 +99,7 @@ def _sound(
     rows: NDArray[np.int64],
     container: MessageQueueContainer,
 ) -> tuple[NDArray[np.int64], list[tuple[int, str]]]:
-    """The rows whose contents are sound, and each other one with the reason."""
+    """Rows with sound contents, and each other row with its reason."""
     sound: list[NDArray[np.int64]] = []
     damaged: list[tuple[int, str]] = []
     topic = container.id.topic.encode()
@@ -116,10 +116,10 @@ def _sound(
 async def read_verified_records(
     container: MessageQueueContainer, start: QueueOffset, end: QueueOffset, *, bytes_max: int
 ) -> SoundRecords:
-    """As `read_sound_records`, out of extents whose checksums hold in the storage itself.
+    """As `read_sound_records`, from extents whose checksums hold in the storage itself.
 
-    For what derives something lasting from messages: a record does not vouch for its properties.
-    Reads extents whole and past caches. Of an extent that fails its checksum no message is sound.
+    For lasting derivations from messages: a record's own checksum does not cover its properties.
+    Reads whole extents and bypasses caches. No message of an extent with a wrong checksum is sound.
 
     Raises:
         OutOfRange, Unavailable: as `read_sound_records`.
@@ -140,7 +140,7 @@ async def read_verified_records(
 async def _extent_edges(
     container: MessageQueueContainer, start: QueueOffset, end: QueueOffset
 ) -> list[QueueOffset]:
-    """The offsets in `(start, end]` before which an extent of either kind ends, and `end`."""
+    """Offsets in `(start, end]` before which an extent of either type ends, and `end`."""
     segments = [one for kind in FLAT_FILES for one in await container.segments(kind)]
     edges = [extent.first_offset for one in segments for extent in one.extents]
     return [end, *(edge for edge in edges if start < edge < end)]

@@ -1,4 +1,4 @@
-"""Manifests: sealed segments that left the snapshot, in immutable objects read on demand."""
+"""Manifests: sealed segments moved out of the snapshot to immutable objects, read on demand."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -18,19 +18,21 @@ from provider.errors import Corrupt, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 
 WAITING_FACTOR_MAX = 4
-"""Segments that wait to be gathered stay in the snapshot up to so many times the limit."""
+"""Limit of sealed segments in the snapshot that wait for repacking, as a multiple of the usual
+limit."""
 MANIFEST_SEGMENTS_MAX = 1024
-"""Segments in one manifest, about 10 ms of CPU to read or write: a trim or an offload rewrites no
-more, however long the queue is. A longer one is of a program before this bound."""
+"""Limit of segments in one manifest, about 10 ms of CPU to read or write. It bounds the rewrites of
+a trim or an offload for any length of queue. A longer manifest is from a program without this
+limit."""
 CACHED_EXTENTS_MAX = 100_000
-"""Extents that a reader keeps; each is about 200 bytes."""
+"""Limit of extents that a reader caches, about 200 bytes each."""
 
 
 def decode_manifest(raw: Buffer, ref: ManifestRef) -> tuple[Segment, ...]:
-    """Read a manifest's object and compare it with the reference to it.
+    """Decode a manifest's object and compare it with the reference to it.
 
     Raises:
-        Corrupt: it is damaged, or not what the reference says.
+        Corrupt: it is damaged, or contradicts the reference.
         NewerVersion: a newer program wrote it.
     """
     turns = _decoding(raw, ref)
@@ -42,7 +44,7 @@ def decode_manifest(raw: Buffer, ref: ManifestRef) -> tuple[Segment, ...]:
 
 
 async def _decode_in_turns(raw: Buffer, ref: ManifestRef) -> tuple[Segment, ...]:
-    """As `decode_manifest`. Yields to other tasks, for which a long one would be seconds."""
+    """As `decode_manifest`. Yields to other tasks: a long manifest takes seconds."""
     turns = _decoding(raw, ref)
     while True:
         try:
@@ -70,7 +72,7 @@ def _weight(segments: tuple[Segment, ...]) -> int:
 
 
 class ManifestReader:
-    """Loads manifests when somebody needs them, and keeps the last used."""
+    """Loads manifests on demand, and caches the most recently used."""
 
     def __init__(self, store: ObjectStore, *, extents_max: int = CACHED_EXTENTS_MAX) -> None:
         self._store = store
@@ -81,12 +83,12 @@ class ManifestReader:
         return f"<ManifestReader: {len(self._cache)} kept, {self._reads} read>"
 
     async def segments(self, ref: ManifestRef) -> tuple[Segment, ...]:
-        """The segments of a manifest, in order. One request unless it was used lately.
+        """Return the segments of a manifest, in order. One request unless cached.
 
         Raises:
-            BytesMissing: it was replaced, or is lost; load the queue's record again, once.
-            Corrupt: it is damaged, or not what `ref` says.
-            Unavailable: try again.
+            BytesMissing: it was replaced or is lost. Load the queue's record again, once.
+            Corrupt: it is damaged, or contradicts `ref`.
+            Unavailable: retry later.
         """
         known = self._cache.get(ref.object_name)
         if known is not None:
@@ -104,7 +106,7 @@ class ManifestReader:
 
 @dataclass(frozen=True, slots=True)
 class ManifestPlan:
-    """What goes into the next manifest of a flat file: segments, or older manifests."""
+    """Contents of the next manifest of a flat file: segments, or older manifests."""
 
     type: SegmentType
     segments: tuple[Segment, ...] = ()
@@ -112,7 +114,7 @@ class ManifestPlan:
 
     @property
     def level(self) -> int:
-        """Level of the manifest that will be written."""
+        """Level of the manifest to write."""
         return self.merged[0].level + 1 if self.merged else 0
 
 
@@ -123,13 +125,13 @@ def plan_manifest(
     manifests_per_level_max: int,
     gathered_bytes: int | None = None,
 ) -> ManifestPlan | None:
-    """The next manifest that a queue needs; None if it has few enough of everything. Pure.
+    """Plan the next manifest of a queue. None if every number is within its limit. Pure.
 
-    `gathered_bytes`: segments whose bytes do not lie in objects of that size yet stay a while.
+    `gathered_bytes`: segments whose bytes do not lie in objects of that size stay for a while.
 
-    Of each level there are at most `manifests_per_level_max`, and one of the next level stands for
-    so many, until one has `MANIFEST_SEGMENTS_MAX` segments. From there on references grow with the
-    history, by one for so many segments.
+    Each level has at most `manifests_per_level_max` manifests, which one of the next level
+    replaces, until one has `MANIFEST_SEGMENTS_MAX` segments. From there on the references grow with
+    the history, by one for that number of segments.
     """
     for kind in FLAT_FILES:
         leaving: list[Segment] = []
@@ -154,7 +156,7 @@ def plan_manifest(
 
 
 def _fitting(alike: Sequence[ManifestRef], count_max: int) -> tuple[ManifestRef, ...]:
-    """The oldest neighbours that one manifest can hold together; none if no two can. Pure."""
+    """Oldest adjacent manifests that fit into one. Empty if no two fit. Pure."""
     for first in range(len(alike) - 1):
         segments, last = 0, first
         while last < min(len(alike), first + count_max):
@@ -170,7 +172,7 @@ def _fitting(alike: Sequence[ManifestRef], count_max: int) -> tuple[ManifestRef,
 def name_manifest(
     queue: QueueId, segments: Sequence[Segment], level: int, *, epoch: int, rng: RandomSource
 ) -> ManifestName:
-    """A name that no manifest ever had, for one of these segments."""
+    """Create a unique manifest name for these segments."""
     nonce = rng.randbytes(NONCE_BYTES).hex()
     return ManifestName(queue, segments[0].type, level, segments[0].base, epoch, nonce)
 
@@ -181,8 +183,8 @@ async def write_manifest(
     """Write `segments` under a new name, read it back and compare. Two requests.
 
     Raises:
-        Unavailable: unknown outcome; try again under another name.
-        Corrupt: what was read back is not what was written; the object is not to be used.
+        Unavailable: the outcome is unknown. Retry under another name.
+        Corrupt: the object reads back different from what was written. It must not be used.
     """
     payload = encode_segments(name.queue, segments)
     nonce = bytes.fromhex(name.nonce)

@@ -1,4 +1,4 @@
-"""One queue of the tier as readers see it: its units and its log, over any number of segments."""
+"""Reader's view of one tiered queue: its units and its log, over any number of segments."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -23,18 +23,18 @@ HISTORY_SHIFT = 48
 
 
 class Manifests(Protocol):
-    """Where sealed segments are found that left the snapshot."""
+    """Source of the segments in manifests."""
 
     async def segments(self, ref: ManifestRef) -> tuple[Segment, ...]:
-        """The segments listed by a manifest, in order of base. One request, or none if cached."""
+        """Return the segments of a manifest, in order of base. One request, or none if cached."""
         ...
 
 
 class MessageQueueContainer:
-    """CommitLog and ConsumeQueue of one queue, for reading; RocketMQ 5.1's word for the pair.
+    """CommitLog and ConsumeQueue of one queue, for reading. RocketMQ 5.1 has this term.
 
-    It holds no copy of the metadata: every call looks at the newest record of the queue, so it
-    follows commits by itself. Only published bytes are ever read.
+    It keeps no copy of the metadata: every call uses the newest record of the queue, so it follows
+    commits. It reads only published bytes.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class MessageQueueContainer:
         verify: bool = False,
         history: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`verify`: check the CRC-32C of every extent touched, reading extents whole for it.
+        """`verify`: verify the CRC-32C of each extent that is read, which reads extents as a whole.
 
         `history`: the number of the tier's history, which a reader raises (`generation`).
         """
@@ -63,12 +63,12 @@ class MessageQueueContainer:
 
     @property
     def id(self) -> QueueId:
-        """Which queue it is."""
+        """Topic and number of the queue."""
         return self._id
 
     @property
     def record(self) -> Queue:
-        """The newest published record of the queue.
+        """Newest published record of the queue.
 
         Raises:
             NotFound: the queue was deleted.
@@ -79,7 +79,7 @@ class MessageQueueContainer:
         return queue
 
     def as_of(self, queue: Queue) -> "MessageQueueContainer":
-        """The same, but with one record of the queue for ever, whatever is published meanwhile."""
+        """Copy that keeps one record of the queue, whatever is published later."""
         return MessageQueueContainer(
             self._id,
             lambda _: queue,
@@ -90,7 +90,7 @@ class MessageQueueContainer:
         )
 
     def verifying(self) -> "MessageQueueContainer":
-        """The same, which checks the CRC-32C of every extent touched."""
+        """Copy that verifies the CRC-32C of each extent that is read."""
         return MessageQueueContainer(
             self._id,
             self._lookup,
@@ -102,33 +102,33 @@ class MessageQueueContainer:
 
     @property
     def generation(self) -> int:
-        """Raised by every cut: what was read in another one may not be published.
+        """Generation of the queue. Each truncation of the tail raises it.
 
-        Raised for a reader, too, where the tier was put back from a copy.
+        Data read in another generation may not be published. A restore of the tier from a backup
+        raises the generation for a reader too.
         """
         return self.record.generation + (self._history() << HISTORY_SHIFT)
 
     @property
     def min_offset(self) -> QueueOffset:
-        """First offset that can be read."""
+        """First readable offset."""
         return self.record.min_offset
 
     @property
     def next_offset(self) -> QueueOffset:
-        """The commit offset: behind the last offset that can be read."""
+        """Commit offset: the end of the readable offsets, exclusive."""
         return self.record.next_offset
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Offsets in between that were lost before they could be tiered."""
+        """Ranges of offsets that were lost before they could be tiered."""
         return self.record.gaps
 
     async def segments(self, segment_type: SegmentType) -> list[Segment]:
-        """All segments of one flat file in order of base, those in manifests included.
+        """Return all segments of one flat file in order of base, including those in manifests.
 
-        Also those that are not readable: copies that are not finished, or are being deleted.
-
-        Costs a request for each manifest that is not cached.
+        Includes segments that are not readable: copies that are unfinished or being deleted. Costs
+        a request for each manifest that is not cached.
         """
         queue = self.record
         found: dict[int, Segment] = {}
@@ -139,7 +139,7 @@ class MessageQueueContainer:
         return [found[base] for base in sorted(found)]
 
     async def segment_at(self, segment_type: SegmentType, at: int) -> Segment:
-        """The readable segment that has byte `at` of a flat file. At most one request.
+        """Return the readable segment that has byte `at` of a flat file. At most one request.
 
         Raises:
             OutOfRange: nothing is published there.
@@ -150,10 +150,10 @@ class MessageQueueContainer:
     async def stretch_by_time(
         self, moment_ms: int, boundary: Boundary, low: QueueOffset, high: QueueOffset
     ) -> TimeStretch | None:
-        """Where among `[low, high)` to look for a moment; see `time_stretch.stretch_by_time`.
+        """Range of `[low, high)` for a search by time. See `time_index.stretch_by_time`.
 
-        No request, or one for each of at most two manifests that are not cached. A tier that
-        RocketMQ's own store wrote has no times that could be trusted: all of it is one stretch.
+        At most two requests, one for each of two manifests that are not cached. A tier that
+        RocketMQ's own store wrote has no reliable times: its range is all of `[low, high)`.
 
         Raises:
             BytesMissing, Corrupt, Unavailable: of a manifest.
@@ -186,34 +186,34 @@ class MessageQueueContainer:
         return [extent for segment in segments for extent in segment.extents]
 
     async def units(self, start: QueueOffset, end: QueueOffset, *, verified: bool = False) -> Units:
-        """The units of `[start, end)`, in order. One request per segment touched.
+        """Read the units of `[start, end)`, in order. One request per segment.
 
-        `verified`: compare the CRC-32C of every extent touched, reading extents whole for it, as
-        `verify` does for all reads.
+        `verified`: verify the CRC-32C of each extent that is read, which reads extents as a whole.
+        `verify` of the constructor does this for all reads.
 
         Raises:
             OutOfRange: some of them are not published, or lie in a gap.
-            BytesMissing: a segment was deleted meanwhile, or is damaged: refresh the metadata and
-                look again, once.
-            Unavailable: try again.
-            Corrupt: a checksum that was compared does not match.
+            BytesMissing: a segment was deleted since, or is damaged. Refresh the metadata and retry
+                once.
+            Unavailable: retry later.
+            Corrupt: a verified checksum does not match.
         """
         wanted = [ByteRange(start * UNIT_BYTES, end * UNIT_BYTES)]
         verify = verified or self._verify
         return decode_units((await self._read(SegmentType.CONSUME_QUEUE, wanted, verify=verify))[0])
 
     async def units_many(self, wanted: Sequence[tuple[QueueOffset, QueueOffset]]) -> list[Units]:
-        """The units of several `[start, end)` in one round of requests; errors as for `units`."""
+        """Read the units of several `[start, end)` in one round of requests. Errors as `units`."""
         ranges = [ByteRange(start * UNIT_BYTES, end * UNIT_BYTES) for start, end in wanted]
         found = await self._read(SegmentType.CONSUME_QUEUE, ranges, verify=self._verify)
         return [decode_units(raw) for raw in found]
 
     def log_position(self, offset: QueueOffset) -> int | None:
-        """Where in the log the message at `offset` begins, if that is known; `positions.py`."""
+        """Log position of the message at `offset`, None if unknown (`positions.py`)."""
         return log_position(self.record, offset)
 
     def object_ends(self, low: QueueOffset, high: QueueOffset) -> list[QueueOffset]:
-        """Offsets between two others before which an object ends; `positions.py`."""
+        """Offsets between two others before which an object ends (`positions.py`)."""
         return object_ends(self.record, low, high)
 
     async def units_and_pieces(
@@ -231,17 +231,17 @@ class MessageQueueContainer:
         return decode_units(raw), pieces
 
     async def log(self, wanted: ByteRange) -> Buffer:
-        """Bytes of the queue's tier CommitLog by log position; errors as for `units`."""
+        """Read bytes of the queue's tier CommitLog by log position. Errors as for `units`."""
         return (await self.log_many([wanted]))[0]
 
     async def log_many(self, wanted: Sequence[ByteRange]) -> list[Buffer]:
-        """Several ranges of the CommitLog in one round of requests; errors as for `units`."""
+        """Read several ranges of the CommitLog in one round of requests. Errors as for `units`."""
         return await self._read(SegmentType.COMMIT_LOG, wanted, verify=self._verify)
 
     async def log_pieces(self, wanted: Sequence[ByteRange]) -> list[list[Buffer]]:
-        """As `log_many`, each range as the buffers that storage gave, in order and not joined.
+        """As `log_many`. Each range is returned as the storage's buffers, in order and not joined.
 
-        Their lengths say where one ends: at the end of an object, or of a run of its extents.
+        A buffer ends at the end of an object, or of a run of its extents.
         """
         planned, answers = await self._answers(SegmentType.COMMIT_LOG, wanted, verify=self._verify)
         return planned.pieces(answers)
@@ -249,10 +249,11 @@ class MessageQueueContainer:
     async def planned_read(
         self, segment_type: SegmentType, wanted: Sequence[ByteRange], *, verify: bool | None = None
     ) -> "PlannedRead":
-        """What a read of several ranges of a flat file asks the store for.
+        """Plan the requests for a read of several ranges of a flat file.
 
-        Whoever reads several queues may ask for all of it together. No request, but for each
-        manifest that is needed and not cached. `verify` None: as the container does.
+        A caller that reads several queues may send the requests of all in one batch. Sends no
+        request, except one for each required manifest that is not cached. `verify` None: as the
+        container.
 
         Raises:
             OutOfRange: nothing is published there.
@@ -283,7 +284,7 @@ class MessageQueueContainer:
     async def _pieces(
         self, segment_type: SegmentType, wanted: ByteRange, *, verify: bool
     ) -> "list[_Piece]":
-        """Where the bytes of a flat file's range lie."""
+        """Requests for the bytes of a flat file's range."""
         queue = self.record
         pieces: list[_Piece] = []
         at = wanted.start
@@ -296,7 +297,7 @@ class MessageQueueContainer:
         return pieces
 
     async def _segment_at(self, queue: Queue, segment_type: SegmentType, at: int) -> Segment:
-        """The segment that holds byte `at` of a flat file."""
+        """Segment that holds byte `at` of a flat file."""
         live = queue.readable(segment_type)
         if not live or at < live[0].base:
             for ref in queue.manifests:
@@ -317,7 +318,7 @@ class PlannedRead:
     """Ranges of a flat file, as requests to the store."""
 
     def __init__(self, parts: "Sequence[Sequence[_Piece]]") -> None:
-        """`parts`: of each range."""
+        """`parts` has the pieces of each range."""
         self._parts = parts
         self.requests = [(piece.object_name, piece.read) for pieces in parts for piece in pieces]
 
@@ -325,21 +326,21 @@ class PlannedRead:
         return f"<PlannedRead: {len(self._parts)} ranges, {len(self.requests)} requests>"
 
     def results(self, answers: Iterable[Buffer]) -> list[Buffer]:
-        """The bytes of each range, from one answer for each of `requests`, in order.
+        """Return the bytes of each range, from one answer for each of `requests`, in order.
 
         Raises:
-            Corrupt: a checksum that is to be compared does not match.
+            Corrupt: a verified checksum does not match.
         """
         return [_joined(pieces) for pieces in self.pieces(answers)]
 
     def pieces(self, answers: Iterable[Buffer]) -> list[list[Buffer]]:
-        """The same, each range as the buffers that make it up, in order."""
+        """As `results`, with each range as the buffers that it consists of, in order."""
         left = iter(answers)
         return [[piece.cut(next(left)) for piece in pieces] for pieces in self._parts]
 
 
 class _Piece:
-    """A request to the store, and which of its bytes are wanted."""
+    """Request to the store, and the needed bytes of its answer."""
 
     __slots__ = ("checks", "drop", "length", "object_name", "read")
 
@@ -359,7 +360,7 @@ class _Piece:
         self.checks = checks
 
     def cut(self, answer: Buffer) -> memoryview:
-        """Verify the answer where it is to be verified, and return what was wanted."""
+        """Verify the answer if required, and return the needed bytes."""
         view = memoryview(answer)
         for extent in self.checks:
             begin = extent.object_offset - self.read.start
@@ -375,7 +376,7 @@ class _Piece:
 def pieces_of_segment(
     queue: QueueId, segment: Segment, inside: ByteRange, *, verify: bool
 ) -> list[_Piece]:
-    """Split a range of a segment by the objects that hold it; pure."""
+    """Split a range of a segment by the objects that hold it. Pure."""
     extents = segment.extents
     first = bisect_right(extents, inside.start, key=lambda extent: extent.position) - 1
     last = bisect_right(extents, inside.end - 1, key=lambda extent: extent.position)
@@ -396,7 +397,7 @@ def pieces_of_segment(
 
 
 def _piece_of_run(run: list[Extent], name: str, inside: ByteRange, *, verify: bool) -> _Piece:
-    """One request for extents that touch in the object `name`."""
+    """Single request for adjacent extents in the object `name`."""
     shift = run[0].object_offset - run[0].position
     start, end = max(inside.start, run[0].position), min(inside.end, run[-1].end)
     checks = tuple(extent for extent in run if extent.crc32c is not None) if verify else ()

@@ -1,4 +1,4 @@
-"""Point reads: few records, far apart, of one queue or many, in two rounds of requests."""
+"""Point reads: few distant records of one queue or many, in two rounds of requests."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from provider.object_store import Buffer, ObjectStore
 from provider.ranges import ByteRange, QueueOffset, together
 
 NEAR_UNITS = 4096 // UNIT_BYTES
-"""Units with no more than a page of others between them are read in one range."""
+"""Units with at most a page of other units between them are read as one range."""
 _MAGIC = slice(MAGIC_AT, MAGIC_AT + 4)
 _BLANK = BLANK_MAGIC.to_bytes(4, "big")
 
@@ -33,22 +33,22 @@ async def read_records_at(
     bytes_max: int,
     history: bool,
 ) -> list[bytes | None]:
-    """The records at `offsets` as tiered: the leading ones that fit into `bytes_max` together.
+    """Read the records at `offsets` as tiered: the leading ones that fit into `bytes_max` together.
 
-    At least one, however large it is. Costs two `read_many` of the store with a range for each
-    run of neighbours, and one more where units point at codas of an old Java tier; with `history`,
-    also a request for each manifest that is needed and not cached, and such a manifest grows with
-    the queue's history.
+    Returns at least one, of any size. Costs two `read_many` of the store with one range for each
+    run of neighbours, and one more if units point at codas of an old Java tier. With `history`,
+    also a request for each required manifest that is not cached; such a manifest grows with the
+    queue's history.
 
     Args:
         container: the queue.
         offsets: at least one, ascending, published, and in no gap.
-        bytes_max: of records.
-        history: also those in segments that only a manifest names; else None stands for them.
+        bytes_max: limit of the records together, in bytes.
+        history: include records in segments that only a manifest lists. Otherwise they are None.
 
     Raises:
         OutOfRange, NotFound, Unavailable: as `MessageQueueContainer.units`.
-        Corrupt: a unit cannot be that of a record.
+        Corrupt: a unit cannot belong to a record.
     """
     queue = container.record
     old = 0 if history else unknown_units(queue, offsets)
@@ -62,7 +62,7 @@ async def read_records_at(
         return [None] * old
     records = places.cut(await container.log_many(places.ranges))
     at_codas = [n for n, record in enumerate(records) if is_coda(record)]
-    if at_codas:  # the records that are meant lie behind them
+    if at_codas:  # the records lie after the codas
         behind = [places.spans[number] for number in at_codas]
         shifted = RecordPlaces(
             0, [ByteRange(one.start + Coda.SIZE, one.end + Coda.SIZE) for one in behind]
@@ -74,26 +74,26 @@ async def read_records_at(
 
 
 def unknown_units(queue: Queue, offsets: Sequence[QueueOffset]) -> int:
-    """How many of the ascending offsets lie in segments that only a manifest names."""
+    """Number of leading offsets in segments that only a manifest lists. `offsets` ascend."""
     first = _known_from(queue.consume_queue)
     return bisect_left(offsets, first, key=_unit_position)
 
 
 def is_coda(record: bytes) -> bool:
-    """Whether a unit of an old Java tier points at the coda before the record that it means."""
+    """Whether a unit of an old Java tier points at the coda before its record."""
     return record[_MAGIC] == _BLANK
 
 
 @dataclass(frozen=True, slots=True)
 class UnitRuns:
-    """Units of a few offsets, and those between near ones, as ranges to be read."""
+    """Units of a few offsets, and those between near ones, as ranges to read."""
 
     offsets: Sequence[QueueOffset]
     runs: Sequence[tuple[QueueOffset, QueueOffset]]
 
     @classmethod
     def of(cls, queue: Queue, offsets: Sequence[QueueOffset]) -> Self:
-        """The runs of ascending offsets; a gap has no units to read along."""
+        """Runs of ascending offsets. A run does not extend over a gap, which has no units."""
         gap_ends = [gap.end for gap in queue.gaps]
         runs: list[tuple[QueueOffset, QueueOffset]] = []
         for offset in offsets:
@@ -114,7 +114,7 @@ class UnitRuns:
         return list(self.runs)
 
     def chosen(self, units_of_runs: Sequence[Units]) -> Units:
-        """The units of the offsets, out of those of the runs."""
+        """Select the units of the offsets from those of the runs."""
         units = np.concatenate(units_of_runs)
         places = np.concatenate([np.arange(start, end, dtype=np.int64) for start, end in self.runs])
         return units[np.searchsorted(places, self.offsets)]
@@ -122,12 +122,12 @@ class UnitRuns:
 
 @dataclass(frozen=True, slots=True)
 class RecordPlaces:
-    """Where a few records of a queue lie in its CommitLog."""
+    """Positions of a few records of a queue in its CommitLog."""
 
     unknown: int
-    """So many leading ones lie in segments that only a manifest names, and are in no span."""
+    """Number of leading records in segments that only a manifest lists. They are in no span."""
     spans: Sequence[ByteRange]
-    """Of each other record, ascending."""
+    """Spans of the other records, ascending."""
 
     @classmethod
     def of(
@@ -138,10 +138,10 @@ class RecordPlaces:
         *,
         history: bool,
     ) -> Self:
-        """The places that the units of `offsets` tell.
+        """Positions of the records by the units of `offsets`.
 
         Raises:
-            Corrupt: a unit cannot be that of a record.
+            Corrupt: a unit cannot belong to a record.
         """
         starts, sizes = units["position"].astype(np.int64), units["size"].astype(np.int64)
         good = leading_good_units(starts, sizes)
@@ -154,7 +154,7 @@ class RecordPlaces:
         return cls(unknown, [ByteRange(start, start + size) for start, size in places])
 
     def leading(self, bytes_max: int) -> Self:
-        """Those that fit into `bytes_max` together, at least one."""
+        """Leading records that fit into `bytes_max` together, at least one."""
         ends = list(accumulate(span.length for span in self.spans))
         return replace(self, spans=self.spans[: max(1, bisect_right(ends, bytes_max))])
 
@@ -165,7 +165,7 @@ class RecordPlaces:
 
     @property
     def ranges(self) -> list[ByteRange]:
-        """What is to be read: records that touch are one range."""
+        """Ranges to read. Adjacent records share one range."""
         wanted: list[ByteRange] = []
         for span in self.spans:
             if wanted and wanted[-1].end == span.start:
@@ -175,7 +175,7 @@ class RecordPlaces:
         return wanted
 
     def cut(self, logs: Sequence[Buffer]) -> list[bytes]:
-        """The records, out of the bytes of `ranges`."""
+        """Cut the records out of the bytes of `ranges`."""
         return [
             bytes(memoryview(log)[span.start - part.start : span.end - part.start])
             for part, log in zip(self.ranges, logs, strict=True)
@@ -194,10 +194,10 @@ def _unit_position(offset: QueueOffset) -> int:
 
 
 READ_BYTES_MAX = 8 << 20
-"""Bytes that one call to the store may return, with those between near ranges that it reads too.
-More is asked for in several calls, one after the other."""
+"""Limit of bytes that one call to the store returns, including those between near ranges. Larger
+reads take several calls, one after the other."""
 NEAR_BYTES = 256 << 10
-"""Bytes between two ranges of an object that count as read, for a store far away does so."""
+"""Bytes between two ranges of an object that are read along: a remote store reads them too."""
 
 RecordsOfQueues = Mapping[QueueId, Sequence[bytes | None]]
 Work = TypeVar("Work")
@@ -205,7 +205,7 @@ Work = TypeVar("Work")
 
 @dataclass(frozen=True, slots=True)
 class _Asked(Generic[Work]):
-    """What one queue asks the store for, and what the answers are for."""
+    """Requests of one queue to the store, and the purpose of the answers."""
 
     queue: QueueId
     work: Work
@@ -217,7 +217,7 @@ class _Units:
     container: MessageQueueContainer
     record: Queue
     old: int
-    """So many leading offsets lie in segments that only a manifest names."""
+    """Number of leading offsets in segments that only a manifest lists."""
     runs: UnitRuns
 
 
@@ -235,22 +235,21 @@ async def read_records_of_queues(
     *,
     bytes_max: int,
 ) -> AsyncGenerator[RecordsOfQueues]:
-    """The records at `offsets` of each queue, as `read_records_at` returns them without history.
+    """Read the records at `offsets` of each queue, as `read_records_at` without history.
 
-    Yields some queues at a time, whose records have at most `bytes_max` together. Leaves out
-    every queue of which something is in the way: whoever wants it asks for it alone, and learns
-    why. These are queues whose records have more, or lie behind codas, and whatever shares a
-    failed request.
+    Yields batches of queues whose records have at most `bytes_max` bytes together. Leaves out
+    queues whose records have more bytes or lie after codas, and queues that share a failed request.
+    The caller reads such a queue alone, which raises its error.
 
-    Costs two `read_many`, and more for each `READ_BYTES_MAX` and each `bytes_max`; in a store far
-    away a request for each object and `NEAR_BYTES` that no queue has of it, twice. Memory:
-    `READ_BYTES_MAX` and twice `bytes_max`.
+    Costs two `read_many`, and more for each `READ_BYTES_MAX` and each `bytes_max`. A remote store
+    reads each object, and `NEAR_BYTES` of it that no queue needs, twice. Memory: `READ_BYTES_MAX`
+    and twice `bytes_max`.
 
     Args:
         containers: the queues, each once.
-        offsets: of each at least one, ascending, published, and in no gap.
-        store: where all of them lie.
-        bytes_max: of records.
+        offsets: of each queue at least one, ascending, published, and in no gap.
+        store: the store of all of them.
+        bytes_max: limit of the records of a batch, in bytes.
     """
     found: dict[QueueId, Sequence[bytes | None]] = {}
     asked: list[_Asked[_Units]] = []
@@ -288,14 +287,14 @@ async def read_records_of_queues(
 
 
 def _places(work: _Units, raw: Sequence[Buffer]) -> _Records:
-    """Where the units say that the records lie."""
+    """Positions of the records by the units read."""
     units = work.runs.chosen([decode_units(one) for one in raw])
     places = RecordPlaces.of(work.record, work.runs.offsets, units, history=False)
     return _Records(work.container, work.old, places)
 
 
 def _records(work: _Records, raw: Sequence[Buffer]) -> Sequence[bytes | None] | None:
-    """The records; None if units point at codas."""
+    """Cut out the records. None if units point at codas."""
     records = work.places.cut(raw)
     if any(map(is_coda, records)):
         return None
@@ -310,7 +309,7 @@ async def _answered(
     asked: Sequence[_Asked[Work]],
     made_of: Callable[[Work, Sequence[Buffer]], Found | None],
 ) -> dict[QueueId, Found]:
-    """What `made_of` makes of each one's answers, but for those of which something failed."""
+    """Results of `made_of` by queue, without the queues of failed requests."""
     requests = [request for one in asked for request in one.read.requests]
     answers = await _read(store, requests)
     found: dict[QueueId, Found] = {}
@@ -332,7 +331,7 @@ async def _answered(
 async def _read(
     store: ObjectStore, requests: Sequence[tuple[str, ByteRange]]
 ) -> list[bytes | None]:
-    """Copies of the ranges, `READ_BYTES_MAX` at a time; None for those of a call that failed."""
+    """Copies of the ranges, read `READ_BYTES_MAX` at a time. None for those of failed calls."""
     found: list[bytes | None] = [None] * len(requests)
     members: list[int] = []
     size_bytes = 0
@@ -340,12 +339,12 @@ async def _read(
         if members and (one is None or size_bytes + one.whole.length > READ_BYTES_MAX):
             try:
                 answers = await store.read_many([requests[member] for member in members])
-            except OutOfRange:  # one object is lost: those of the others are in other calls
+            except OutOfRange:  # one object is lost: ranges of others are in other calls
                 answers = []
             except StoreError:
                 return found
             for member, answer in zip(members, answers, strict=False):
-                found[member] = bytes(answer)  # the rest of what was read with it may go
+                found[member] = bytes(answer)  # frees the bytes that were read along
             members, size_bytes = [], 0
         if one is not None:
             members += one.members

@@ -1,4 +1,4 @@
-"""CommitLog positions of queue offsets, as far as the loaded metadata know them."""
+"""CommitLog positions of queue offsets, as far as the loaded metadata has them."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from provider.ranges import QueueOffset
 
 
 def log_position(queue: Queue, offset: QueueOffset) -> int | None:
-    """The log position of the first byte of the message at `offset`; at the queue's end, the log's.
+    """Log position of the message at `offset`. The log's end at the queue's end.
 
-    Known where an extent begins; of the first message that a gap has lost, where the bytes without
-    messages begin. None elsewhere, and where extents do not say their first message, as in a tier
-    that RocketMQ's own store wrote. O(log n).
+    Known at the beginning of each extent. For the first message of a gap: the beginning of the
+    bytes without messages. None elsewhere, and if extents do not name their first message, as in a
+    tier that RocketMQ's own store wrote. O(log n).
     """
     segments = _live(queue)
     if not segments:
@@ -21,13 +21,13 @@ def log_position(queue: Queue, offset: QueueOffset) -> int | None:
     if offset == queue.next_offset:
         return segments[-1].end
     if lies_in_gap(queue.gaps, offset, offset + 1):
-        number = _last_from(segments, offset - 1)  # bytes without any may lie in many extents
+        number = _last_from(segments, offset - 1)  # bytes without messages may lie in many extents
         at = bisect_left(segments[number].extents, offset, key=_first_offset)
         if at == len(segments[number].extents):
             number, at = number + 1, 0
     else:
         number = _last_from(segments, offset)
-        at = bisect_right(segments[number].extents, offset, key=_first_offset) - 1  # behind them
+        at = bisect_right(segments[number].extents, offset, key=_first_offset) - 1  # after them
     if at < 0 or number == len(segments):
         return None
     segment = segments[number]
@@ -58,7 +58,7 @@ def object_ends(queue: Queue, low: QueueOffset, high: QueueOffset) -> list[Queue
 
 
 def lies_in_gap(gaps: Sequence[Gap], start: int, end: int) -> bool:
-    """Whether an extent that begins with `start`, before the one of `end`, holds no message.
+    """Whether an extent from offset `start` up to the one of `end` holds no message.
 
     It begins in a gap and ends there. O(log n).
     """
@@ -67,17 +67,17 @@ def lies_in_gap(gaps: Sequence[Gap], start: int, end: int) -> bool:
 
 
 def begins_in_gap(gaps: Sequence[Gap], extent: Extent) -> bool:
-    """Whether the first message of an extent was lost: its bytes are joined with no others.
+    """Whether the first message of an extent was lost. Such an extent is never merged with others.
 
-    Who looks for bytes without messages would not find them any more. O(log n).
+    Otherwise the bytes without messages could no longer be found. O(log n).
     """
     return lies_in_gap(gaps, extent.first_offset, extent.first_offset + 1)
 
 
 def lost_bytes(queue: Queue, segments: Sequence[Segment]) -> dict[int, int]:
-    """Where runs of bytes of a log begin and end that hold nothing but what a gap has lost. O(n).
+    """Begin and end of byte runs of a log that hold only lost messages. O(n).
 
-    A log that was damaged when its metadata were made again has such.
+    They exist in a log that was damaged when its metadata was rebuilt.
     """
     extents = [(one.base + extent.position, extent) for one in segments for extent in one.extents]
     if not extents:
@@ -93,13 +93,13 @@ def lost_bytes(queue: Queue, segments: Sequence[Segment]) -> dict[int, int]:
 
 
 def _live(queue: Queue) -> Sequence[Segment]:
-    """The segments in the snapshot that have bytes, if the newest say where messages lie."""
+    """Segments with bytes in the snapshot, if the newest extent names its offsets."""
     segments = [one for one in queue.readable(SegmentType.COMMIT_LOG) if one.extents]
     return segments if segments and segments[-1].extents[-1].crc32c is not None else ()
 
 
 def _last_from(segments: Sequence[Segment], offset: int) -> int:
-    """Number of the segment that `offset` lies in, or of the first one."""
+    """Index of the segment that `offset` lies in, or of the first one."""
     after = bisect_left(segments, offset + 1, key=lambda one: one.extents[0].first_offset)
     return max(0, after - 1)
 

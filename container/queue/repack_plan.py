@@ -1,15 +1,14 @@
-"""Which extents of a queue should lie in other objects: minor merges, and sealing. Pure.
+"""Plan of repacking: minor merges of extents, and gathering of sealed segments. Pure.
 
-On a store of immutable parts every round adds an extent to each segment that it touches. Extents
-are metadata: 16 small ones side by side (`merge_fan`) become one of the next level, so that a
-segment of n rounds keeps some `16 log16(n)` of them, and each byte is rewritten once for each
-level: at most three times in 4,096 rounds. The level is the part's (`records.Part`).
+On a store of immutable parts every round adds an extent to each segment that it writes to. Extents
+are metadata: 16 small adjacent ones (`merge_fan`) become one of the next level. So a segment of n
+rounds keeps some `16 log16(n)` of them, and each byte is rewritten once for each level: at most
+three times in 4,096 rounds. The level is the part's (`records.Part`).
 
-A sealed segment whose bytes lie in many objects is gathered into as few as possible.
+The bytes of a sealed segment in many objects are gathered into as few as possible.
 
-Extents that begin in a gap stay extents of their own (`log_places.begins_in_gap`): a log that was
-damaged when its metadata were made again has such, and where its bytes hold no message is known by
-them alone.
+Extents that begin in a gap are not merged (`positions.begins_in_gap`). A log that was damaged when
+its metadata was rebuilt has such extents. They alone mark its bytes without messages.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +22,11 @@ from container.queue.positions import begins_in_gap
 from provider.stores.two_stores import is_offloaded
 
 LevelOf = Callable[[str], int]
-"""The level of a part, by its name."""
+"""Level of a part, by its name."""
 
 
 class RepackRules(NamedTuple):
-    """Limits of planning; `UpkeepOptions` says what each is for."""
+    """Limits of planning, described in `UpkeepOptions`."""
 
     extents_max: int
     merge_fan: int
@@ -40,29 +39,29 @@ class RepackRules(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Extents of one segment, side by side, that are to lie in one new object."""
+    """Adjacent extents of one segment to rewrite into one new object."""
 
     queue: QueueId
     type: SegmentType
     base: int
-    """Of the segment."""
+    """Base of the segment."""
     extents: tuple[Extent, ...]
     level: int
-    """Of the part that they will lie in."""
+    """Level of the new part."""
     sealed_ms: int
-    """When the segment was closed for good, Unix ms; 0 while it is open."""
+    """Time at which the segment was sealed, Unix ms. 0 while it is open."""
     segment_bytes: int
     lost: AbstractSet[int] = frozenset()
-    """Positions of those that begin in a gap, and stay extents of their own."""
+    """Positions of extents that begin in a gap, and are not merged."""
 
     @property
     def bytes(self) -> int:
-        """How many bytes are rewritten."""
+        """Bytes to rewrite."""
         return self.extents[-1].end - self.extents[0].position
 
 
 def runs_to_merge(queue: Queue, level_of: LevelOf, rules: RepackRules) -> list[Run]:
-    """Small extents of a queue's open segments that should become one. O(extents)."""
+    """Runs of small extents to merge in a queue's open segments. O(extents)."""
     found: list[Run] = []
     for kind in FLAT_FILES:
         live = queue.segments(kind)
@@ -73,7 +72,7 @@ def runs_to_merge(queue: Queue, level_of: LevelOf, rules: RepackRules) -> list[R
 
 
 def is_crowded(segment: Segment, rules: RepackRules) -> bool:
-    """Whether a segment has more small extents than it should. O(1) for most."""
+    """Whether a segment has more small extents than its limit. O(1) for most."""
     count = len(segment.extents)
     if count <= rules.extents_max:
         return False
@@ -108,21 +107,21 @@ def _merges(
 
 
 def _runs_below(levels: Sequence[int], level: int) -> list[tuple[int, int]]:
-    """The longest runs `[first, last)` of extents of a level or of lower ones."""
+    """Longest runs `[first, last)` of extents of a level or of lower ones."""
     edges = [-1, *(n for n, one in enumerate(levels) if one < 0 or one > level), len(levels)]
     return [(before + 1, after) for before, after in pairwise(edges) if after > before + 1]
 
 
 def fitting(extents: Sequence[Extent], rules: RepackRules) -> tuple[Extent, ...]:
-    """As many of them from the first on as one run may have."""
+    """Leading extents that fit into one run."""
     end = extents[0].position + rules.run_bytes_max
     return tuple(extent for extent in extents if extent.end <= end)
 
 
 def is_gathered(segment: Segment, run_bytes_max: int) -> bool:
-    """Whether the bytes of a closed segment lie in few objects, or where they are not gathered.
+    """Whether the bytes of a sealed segment need no gathering: they lie in few objects.
 
-    Those are its own file and the second store. O(extents).
+    Bytes in the segment's own file and in the second store are never gathered. O(extents).
     """
     names = {extent.object_name for extent in segment.extents}
     if any(map(is_offloaded, names)):
@@ -131,9 +130,9 @@ def is_gathered(segment: Segment, run_bytes_max: int) -> bool:
 
 
 def runs_to_gather(queue: Queue, level_of: LevelOf, rules: RepackRules) -> list[Run]:
-    """The bytes of a queue's closed segments that lie in many objects, segment by segment.
+    """Runs to gather of a queue's sealed segments with bytes in many objects, by segment.
 
-    Runs of one segment follow each other; each fits into one object. O(extents).
+    Runs of one segment are consecutive. Each fits into one object. O(extents).
     """
     found: list[Run] = []
     for kind in FLAT_FILES:
@@ -151,7 +150,7 @@ def runs_to_gather(queue: Queue, level_of: LevelOf, rules: RepackRules) -> list[
 
 
 def run_of(queue: Queue, segment: Segment, extents: tuple[Extent, ...], level_of: LevelOf) -> Run:
-    """These extents of a segment, to be rewritten one level higher."""
+    """Run that rewrites these extents of a segment one level higher."""
     level = 1 + max(level_of(extent.object_name) for extent in extents)
     return Run(
         queue.id,
@@ -166,7 +165,7 @@ def run_of(queue: Queue, segment: Segment, extents: tuple[Extent, ...], level_of
 
 
 def merged_extents(run: Run, bytes_max: int) -> list[list[Extent]]:
-    """Which extents become one each: neighbours, as many as fit into `bytes_max`, at least one."""
+    """Groups of adjacent extents to merge, of at most `bytes_max` if they have several."""
     groups: list[list[Extent]] = []
     for extent in run.extents:
         first = groups[-1][0] if groups else extent

@@ -1,4 +1,4 @@
-"""Roll points of an append: sizes and times in, segment and extent boundaries out."""
+"""Roll points of an append: boundaries of segments and extents from sizes and times."""
 
 from typing import NamedTuple
 
@@ -10,8 +10,8 @@ class Cut(NamedTuple):
     """Items `[first, last)` of an append that belong to one run of bytes."""
 
     start: int
-    """First byte of the run in the flat file; before the append's own first byte if the run was
-    open already."""
+    """First byte of the run in the flat file. It precedes the append if the run was already open.
+    """
     first: int
     last: int
 
@@ -22,12 +22,12 @@ class AgeRule(NamedTuple):
     timestamps: NDArray[np.int64]
     """Store timestamp of each item, Unix ms."""
     open_begin_timestamp: int | None
-    """Smallest timestamp in the run that is open already; None if none is."""
+    """Smallest timestamp in the open run. None without an open run."""
     age_ms: int
     bytes_min: int
-    """A run shorter than this is not closed for its age ..."""
+    """A run shorter than this, in bytes, is not closed for its age ..."""
     age_ms_max: int | None = None
-    """... but for this one, if there is one."""
+    """... unless this age, in ms, is exceeded. None: no such limit."""
 
 
 def cut_runs(
@@ -38,9 +38,9 @@ def cut_runs(
     bytes_max: int,
     age: AgeRule | None = None,
 ) -> list[Cut]:
-    """Cut items that end at `ends` (the first begins at `begin`) into runs of at most `bytes_max`.
+    """Split items that end at `ends`, the first from `begin` on, into runs of `bytes_max`.
 
-    The open run, which began at `open_start <= begin`, is continued as far as it goes. An item
+    The open run, which began at `open_start <= begin`, is continued as far as possible. An item
     longer than `bytes_max` gets a run of its own.
     """
     cuts: list[Cut] = []
@@ -54,7 +54,7 @@ def cut_runs(
                 last, _first_too_young(ends, begin, first, start=start, oldest=oldest, age=age)
             )
         if last <= first:
-            if start < item_begin:  # it does not fit behind what is there
+            if start < item_begin:  # it does not fit after the existing bytes
                 start, oldest = item_begin, None
                 continue
             last = first + 1
@@ -72,7 +72,7 @@ def _first_too_young(
     oldest: int | None,
     age: AgeRule,
 ) -> int:
-    """Index of the first item from `first` on that the age rule keeps out of the run."""
+    """Index of the first item from `first` on that the age rule excludes from the run."""
     stamps = age.timestamps[first:]
     running = np.minimum.accumulate(stamps)
     before = np.concatenate(([stamps[0] if oldest is None else oldest], running[:-1]))

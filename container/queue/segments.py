@@ -17,7 +17,7 @@ from provider.stores.packed_segments import PartName
 
 
 class EpochStart(NamedTuple):
-    """Where an owner's messages begin in a segment."""
+    """First message of an owner in a segment."""
 
     epoch: int
     first_offset: QueueOffset
@@ -25,21 +25,21 @@ class EpochStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TieredSegment:
-    """One segment of a queue, as far as it is known."""
+    """Known facts of one segment of a queue."""
 
     queue: QueueId
     type: SegmentType
     base: int
     """First byte in the flat file."""
     path: str
-    """RocketMQ's name of it; the bytes may lie in other objects."""
+    """RocketMQ's name of it. The bytes may lie in other objects."""
     state: CopyState
     size_bytes: int | None = None
-    """None where only the tombstone is left to know of it."""
+    """None if only its tombstone is known."""
     epochs: tuple[EpochStart, ...] = ()
-    """Owners whose bytes it has, in order; empty where that is not known."""
+    """Owners of its bytes, in order. Empty if unknown."""
     end_offset: QueueOffset | None = None
-    """First queue offset behind its messages; None where that is not known."""
+    """End of its messages' queue offsets, exclusive. None if unknown."""
     is_sealed: bool = True
     begin_timestamp: int | None = None
     end_timestamp: int | None = None
@@ -48,12 +48,12 @@ class TieredSegment:
 
     @property
     def first_offset(self) -> QueueOffset | None:
-        """Queue offset of its first message; None where that is not known."""
+        """Queue offset of its first message. None if unknown."""
         return self.epochs[0].first_offset if self.epochs else None
 
 
 class TieredSegments:
-    """The lookups of one queue. Each looks at the newest metadata, and holds none of it."""
+    """Segment lookups of one queue. Each uses the newest metadata, and keeps none of it."""
 
     def __init__(
         self, container: MessageQueueContainer, state: TierState, manifests: Manifests
@@ -67,7 +67,7 @@ class TieredSegments:
 
     @property
     def first_offset(self) -> QueueOffset | None:
-        """The first tiered offset (Kafka: EARLIEST); None if the queue has no message here."""
+        """First tiered offset (Kafka: EARLIEST). None if the queue has no tiered message."""
         container = self._container
         first = container.min_offset
         for gap in container.gaps:
@@ -76,10 +76,10 @@ class TieredSegments:
         return first if first < container.next_offset else None
 
     async def at(self, offset: int) -> TieredSegment | None:
-        """The CommitLog segment that has the message; None if it is not tiered.
+        """Return the CommitLog segment of the message at `offset`. None if it is not tiered.
 
-        No request for what is in the record; one for each of at most `log2` manifests that are not
-        cached. In a tier that RocketMQ's own store wrote, one for the message's unit.
+        No request for segments in the record. One request for each of at most `log2` manifests that
+        are not cached. In a tier that RocketMQ's own store wrote, one for the message's unit.
 
         Raises:
             BytesMissing, Corrupt, Unavailable: of a manifest, or of the unit.
@@ -99,7 +99,7 @@ class TieredSegments:
         return await self._in_manifests(refs, live, offset)
 
     async def listed(self, states: Collection[CopyState] | None = None) -> list[TieredSegment]:
-        """All segments in these states, None: in any, by flat file and base.
+        """Return all segments in these states (None: in any), by flat file and base.
 
         A request for each manifest that is not cached. Raises as `at`.
         """
@@ -113,7 +113,7 @@ class TieredSegments:
         return [one for one in found if states is None or one.state in states]
 
     async def _by_unit(self, offset: QueueOffset) -> TieredSegment:
-        """The segment that the unit of a message points into, of which no offset is known."""
+        """Segment that the unit of a message points into. Its offsets are unknown."""
         units = await self._container.units(offset, QueueOffset(offset + 1))
         at = int(units["position"][0])
         segment = await self._container.segment_at(SegmentType.COMMIT_LOG, at)
@@ -122,7 +122,7 @@ class TieredSegments:
     async def _in_manifests(
         self, refs: Sequence[ManifestRef], live: Sequence[Segment], offset: int
     ) -> TieredSegment | None:
-        """Bisect the manifests, of which only the first segment tells the offsets."""
+        """Bisect the manifests. Only the first segment of each gives its offsets."""
         low, high = 0, len(refs)
         end = live[0].extents[0].first_offset if live else self._container.next_offset
         found: Sequence[Segment] = ()
@@ -146,7 +146,7 @@ class TieredSegments:
         return None
 
     def _ends(self, segments: Sequence[Segment], end: QueueOffset) -> list[QueueOffset | None]:
-        """The first offset behind each, before the gap that may follow it."""
+        """End offset of each segment, before the gap that may follow it."""
         gaps = {gap.end: gap.start for gap in self._container.gaps}
         ends: list[QueueOffset | None] = []
         behind: QueueOffset = end
@@ -185,17 +185,17 @@ class TieredSegments:
 
 
 def dying_files(state: TierState, queue: QueueId) -> Iterable[str]:
-    """The files of a queue's segments that have a tombstone. O(tombstones)."""
+    """Files of a queue's segments that have a tombstone. O(tombstones)."""
     prefix = f"{queue}/"
     return sorted(name for name in state.tombstones if name.startswith(prefix))
 
 
 def epochs_of(segment: Segment) -> tuple[EpochStart, ...]:
-    """The owners whose bytes a segment has, with the first offset of each, in order. Pure.
+    """Owners of a segment's bytes, with the first offset of each, in order. Pure.
 
-    A part says whose it is. Bytes in the segment's own file, and those that were offloaded, count
-    as those of the owner that began it. Where a later owner has rewritten early bytes, they count
-    as the earliest that can be.
+    The name of a part has its owner's epoch. Bytes in the segment's own file, and offloaded bytes,
+    count as those of the owner that began the segment. Early bytes that a later owner has rewritten
+    count as those of the earliest possible owner.
     """
     told: list[EpochStart] = []
     epoch: int | None = None
@@ -211,7 +211,7 @@ def epochs_of(segment: Segment) -> tuple[EpochStart, ...]:
 
 
 def _knows_offsets(segment: Segment) -> bool:
-    """Whether its extents say which offsets they have; a CommitLog that Java wrote does not."""
+    """Whether its extents have their offsets. Those of a CommitLog that Java wrote do not."""
     if not segment.extents:
         return False
     first = segment.extents[0]

@@ -1,4 +1,4 @@
-"""Offsets by time: RocketMQ's two boundary rules, and the range that metadata narrow it to."""
+"""Offsets by time: RocketMQ's two boundary rules, and the range narrowed by metadata."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,58 +10,58 @@ from provider.ranges import QueueOffset
 
 
 class _Named(Enum):
-    """An enumeration whose members are also taken by their names and values as text."""
+    """Enumeration whose members are also found by their names and values as text."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
-        """Find a member by a text in any case, such as "UPPER"; others raise ValueError."""
+        """Find a member by a text in any case, such as "UPPER". Other values raise ValueError."""
         text = value.lower() if isinstance(value, str) else None
         return next((one for one in cls if one.value == text), None)
 
 
 class Boundary(_Named):
-    """Which message next to a moment is meant (RocketMQ's BoundaryType)."""
+    """Choice of the message next to a point in time (RocketMQ's BoundaryType)."""
 
     LOWER = "lower"
-    """The first message stored at the moment or after it."""
+    """First message stored at the time or after it."""
     UPPER = "upper"
-    """The last message stored at the moment or before it."""
+    """Last message stored at the time or before it."""
 
 
 class TimeRules(_Named):
-    """What UPPER means where no message was stored at exactly the moment. LOWER does not differ."""
+    """Meaning of UPPER if no message was stored at exactly the time. LOWER is the same in both."""
 
     LOCAL = "local"
-    """RocketMQ's local store: the message before; the queue's first offset where there is none."""
+    """RocketMQ's local store: the message before, or the queue's first offset if there is none."""
     TIERED = "tiered"
-    """RocketMQ's tiered store since 5.3: the message after, or the queue's end, as LOWER does."""
+    """RocketMQ's tiered store since 5.3: the message after, or the queue's end, as with LOWER."""
 
 
 class UpperPlace(NamedTuple):
-    """Where a moment lies among the messages of a queue, as UPPER looks at it."""
+    """Neighbours of a point in time among the messages of a queue, for UPPER."""
 
     before: int | None
-    """Offset of the last message stored at the moment or before it; None if there is none."""
+    """Offset of the last message stored at the time or before it. None if there is none."""
     is_exact: bool
-    """Whether that message was stored at exactly the moment."""
+    """Whether that message was stored at exactly the time."""
     after: int
-    """Offset of the message that follows it, or the queue's end."""
+    """Offset of the next message, or the queue's end."""
 
 
 def upper_offset(place: UpperPlace, rules: TimeRules, *, min_offset: int) -> int:
-    """The offset that UPPER means. Pure; LOWER needs no rules."""
+    """Offset for UPPER. Pure. LOWER needs no rules."""
     if rules is TimeRules.TIERED and not place.is_exact:
         return place.after
     return min_offset if place.before is None else place.before
 
 
 class TimeStretch(NamedTuple):
-    """Messages `[start, end)` of a queue without a gap, and the times that they lie between."""
+    """Messages `[start, end)` of a queue without a gap, and the bounds of their times."""
 
     start: QueueOffset
     end: QueueOffset
     times: tuple[int, int] | None
-    """Smallest and largest store timestamp, Unix ms, or a span around them; None: not known."""
+    """Smallest and largest store timestamp, Unix ms, or an interval around them. None: unknown."""
 
 
 def stretch_by_time(
@@ -73,22 +73,22 @@ def stretch_by_time(
     *,
     within: tuple[int, int],
 ) -> TimeStretch | None:
-    """The stretch that the search for a moment begins with; None if there is no such message.
+    """Return the range that a search by time begins with. None if there is no such message.
 
-    LOWER: the first extent with a message stored at the moment or after it. UPPER: the last one
-    with a message stored at the moment or before it. Only messages `within` the offsets count, but
-    the times are those of whole extents, so none of the extent's messages that count may be meant;
-    the search then goes on behind it. Of an extent with gaps the stretch is what lies before the
-    first of them, or behind the last one, and the rest is `within` the next search. O(extents) up
-    to the one that is found.
+    LOWER: the first extent with a message stored at the time or after it. UPPER: the last one with
+    a message stored at the time or before it. Only messages `within` the offsets count. But times
+    are those of whole extents, so it is possible that no counted message of the extent matches. The
+    search then continues after it. Of an extent with gaps the range is the part before the first
+    gap, or after the last one, and the rest is `within` the next search. O(extents) up to the found
+    one.
 
     Args:
         extents: of the CommitLog, in order, with nothing but gaps between them.
-        end: first offset behind the last of them.
-        gaps: those of the queue.
+        end: end of the last extent's offsets, exclusive.
+        gaps: the queue's gaps.
         moment_ms: Unix ms.
-        boundary: which message next to the moment is meant.
-        within: first offset that counts, and the one behind the last.
+        boundary: choice of the message next to the time.
+        within: first offset that counts, and the end, exclusive.
     """
     low, high = within
     is_lower = boundary is Boundary.LOWER
@@ -108,7 +108,7 @@ def stretch_by_time(
 
 
 def _before_gap(gaps: Sequence[Gap], start: int, behind: int) -> tuple[int, int]:
-    """The first messages `[start, behind)` without a gap among those between two offsets."""
+    """First messages `[start, behind)` without a gap among those between two offsets."""
     at = bisect_right(gaps, start, key=_start)
     while at and start < gaps[at - 1].end:
         start = gaps[at - 1].end
@@ -117,7 +117,7 @@ def _before_gap(gaps: Sequence[Gap], start: int, behind: int) -> tuple[int, int]
 
 
 def _behind_gap(gaps: Sequence[Gap], start: int, behind: int) -> tuple[int, int]:
-    """The last messages `[start, behind)` without a gap among those between two offsets."""
+    """Last messages `[start, behind)` without a gap among those between two offsets."""
     at = bisect_right(gaps, behind - 1, key=_start)
     while at and behind <= gaps[at - 1].end:
         behind = min(behind, gaps[at - 1].start)

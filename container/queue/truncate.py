@@ -1,4 +1,4 @@
-"""Truncation of a queue's head and tail: the remaining record, and the objects it frees."""
+"""Truncation of a queue's head and tail: the remaining record, and the freed objects."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -23,47 +23,48 @@ from provider.ranges import ByteRange, QueueOffset
 
 @dataclass(frozen=True, slots=True)
 class FlatTrim:
-    """What becomes of one flat file."""
+    """Effect of a head truncation on one flat file."""
 
     base: int
-    """First byte of the first segment that stays."""
+    """First byte of the first remaining segment."""
     first_offset: QueueOffset
     """Queue offset of its first message, or the queue's end."""
     kept: tuple[ManifestRef, ...]
-    """Manifests that stay as they are."""
+    """Manifests that stay unchanged."""
     shortened: tuple[ManifestRef, tuple[Segment, ...]] | None
-    """The manifest before those, if some of its segments go and these stay: they need a new one."""
+    """Manifest before those of which only some segments remain, with these segments. It needs a
+    replacement."""
     freed: tuple[str, ...]
-    """Manifests that go, the shortened one included, and own files of segments."""
+    """Removed manifests, including the shortened one, and own files of segments."""
     bytes: int
-    """Of the segments that go."""
+    """Size of the removed segments."""
     in_manifests: Counter[str]
-    """Per part, how many extents of segments that go name it in manifests."""
+    """Per part, the number of extents in manifests that name it and are removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadTrim:
-    """What a trim leaves of a queue, and what it frees."""
+    """Result of a head truncation: the removed messages, and the freed objects."""
 
     queue: QueueId
     planned_on: QueueBasis
-    """The record that is trimmed; the trim means nothing to another one."""
+    """Record that the plan is for. It is invalid for any other."""
     expected_offset: QueueOffset
     min_offset: QueueOffset
     messages: int
-    """How many go; those in gaps are not counted."""
+    """Number of removed messages, without those in gaps."""
     log: FlatTrim
     units: FlatTrim
 
     @property
     def shortened(self) -> list[tuple[ManifestRef, tuple[Segment, ...]]]:
-        """The manifests that need a new one, each with the segments of it that stay."""
+        """Manifests that need a replacement, each with its remaining segments."""
         flat_files = (self.log, self.units)
         return [one.shortened for one in flat_files if one.shortened is not None]
 
 
 async def oldest_segments(queue: Queue, manifests: Manifests) -> AsyncIterator[Segment]:
-    """The segments of a queue's CommitLog from the oldest on, without the last one.
+    """Iterate over the segments of a queue's CommitLog from the oldest, without the last one.
 
     One request for each manifest that is reached and not cached.
     """
@@ -81,14 +82,14 @@ async def oldest_segments(queue: Queue, manifests: Manifests) -> AsyncIterator[S
 def plan_trim(
     queue: Queue, listed: Mapping[str, Sequence[Segment]], keep_from: int
 ) -> HeadTrim | ManifestRef | None:
-    """The removal of all segments before byte `keep_from` of the CommitLog; None if none goes.
+    """Plan the removal of all segments before byte `keep_from` of the CommitLog. None if none goes.
 
-    Returns a manifest that the plan needs and `listed` lacks, one at a time: each that is
-    shortened or goes, and the one that begins what stays. Pure, so that a caller who has read them
-    plans on the newest record without an await before it publishes. O(segments in them).
+    Returns a manifest if the plan needs its segments and `listed` lacks them, one at a time: each
+    shortened or removed manifest, and the one that begins the rest. Pure, so a caller that has read
+    them can plan on the newest record without an await before it publishes. O(segments in them).
 
     Args:
-        queue: the record that is trimmed.
+        queue: the record to truncate.
         listed: segments of manifests, by object name.
         keep_from: the base of a segment, or the end of all.
     """
@@ -118,7 +119,7 @@ def plan_trim(
 def _flat_trim(
     queue: Queue, kind: SegmentType, listed: Mapping[str, Sequence[Segment]], limit: int
 ) -> FlatTrim | ManifestRef:
-    """One flat file without the leading segments that end at or below `limit`."""
+    """Plan one flat file without the leading segments that end at or below `limit`."""
     last, gone, freed = _last_base(queue, kind), list[Segment](), list[str]()
     in_manifests = Counter[str]()
     refs = [ref for ref in queue.manifests if ref.type == kind]
@@ -160,7 +161,7 @@ def _flat_trim(
 
 
 def _leaving(segments: Sequence[Segment], limit: int, last: int) -> Sequence[Segment]:
-    """The leading segments that end at or below `limit`, without the one whose base is `last`."""
+    """Leading segments that end at or below `limit`, without the one whose base is `last`."""
     count = bisect_right(segments, limit, key=lambda one: one.end)
     while count and segments[count - 1].base == last:
         count -= 1
@@ -168,17 +169,17 @@ def _leaving(segments: Sequence[Segment], limit: int, last: int) -> Sequence[Seg
 
 
 def _last_base(queue: Queue, kind: SegmentType) -> int:
-    """The base of the last segment of a flat file; -1 if a manifest has it, or there is none.
+    """Base of the last segment of a flat file. -1 if it is in a manifest, or there is none.
 
-    After a tail cut a manifest may have the last one; then all of that manifest stays, for its
-    end is not below any limit.
+    After a tail truncation the last segment may be in a manifest. Then all of that manifest stays,
+    as its end is not below any limit.
     """
     live = queue.segments(kind)
     return live[-1].base if live else -1
 
 
 def roll(queue: Queue, *, now_ms: int, epoch: int) -> CommitQueue:
-    """The operation that closes a queue's last segments and begins empty ones behind them. Pure."""
+    """Operation that closes a queue's last segments and begins empty ones after them. Pure."""
     changes: list[SegmentChange] = []
     for kind in FLAT_FILES:
         live = queue.segments(kind)
@@ -197,13 +198,13 @@ def roll(queue: Queue, *, now_ms: int, epoch: int) -> CommitQueue:
             )
         base = queue.flat_end(kind)
         if kind == SegmentType.CONSUME_QUEUE:
-            base = UNIT_BYTES * queue.next_offset  # behind a gap that ends the queue
+            base = UNIT_BYTES * queue.next_offset  # after a gap that ends the queue
         changes.append(SegmentChange(kind, base, 0, (), created_ms=now_ms, epoch=epoch))
     return CommitQueue(queue.id, queue.next_offset, queue.next_offset, tuple(changes))
 
 
 def is_rolled(queue: Queue) -> bool:
-    """Whether the last segment of the CommitLog is empty, so that nothing is to be rolled."""
+    """Whether the last segment of the CommitLog is empty, so that no roll is needed."""
     return bool(queue.commit_log) and not queue.commit_log[-1].extents
 
 
@@ -214,14 +215,14 @@ READ_BYTES_MAX = 8 << 20
 
 
 class DamagedExtent(Corrupt):
-    """A cut goes through an extent whose bytes fail its checksum: nothing is derived from them."""
+    """Truncation through an extent with a wrong checksum. Nothing is derived from its bytes."""
 
     first_offset = QueueOffset(0)
-    """A cut there leaves nothing of the extent."""
+    """Offset of a truncation that removes the whole extent."""
 
     @classmethod
     def of(cls, name: str, extent: Extent) -> Self:
-        """That of an extent in the object `name`."""
+        """Error for an extent in the object `name`."""
         error = cls(
             f"CRC-32C of {extent.length} bytes of {name} is not that of their extent, which the "
             f"cut would shorten: put a sound copy back, or cut at offset {extent.first_offset}",
@@ -233,30 +234,30 @@ class DamagedExtent(Corrupt):
 
 
 class FreedFile(NamedTuple):
-    """The own file of a segment that a cut frees whole."""
+    """Own file of a segment that a truncation removes as a whole."""
 
     name: str
     bytes: int
-    """Its published size."""
+    """Published size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueCut:
-    """What a cut leaves of a queue, and what it frees."""
+    """Result of a tail truncation: the remaining record, and the freed objects."""
 
     planned_on: QueueBasis
-    """The record that was cut; the cut means nothing to another one."""
+    """Record that the plan is for. It is invalid for any other."""
     before: Queue
-    """That record."""
+    """Record before the truncation."""
     queue: Queue
-    """The record after the cut."""
+    """Record after the truncation."""
     manifests: tuple[str, ...]
     """Manifests that the record no longer refers to."""
     files: tuple[FreedFile, ...]
-    """Own files of segments that go whole; a later segment may have the name of one of them.
-    Other objects of such segments may be shared with other queues: only their references go."""
+    """Own files of removed segments. A later segment may reuse the name of one. Other objects of
+    such segments may be shared with other queues: only their references go."""
     in_manifests: Counter[str]
-    """Per part, the extents that name it in those manifests."""
+    """Per part, the number of extents that name it in those manifests."""
 
 
 async def cut_queue(
@@ -266,17 +267,18 @@ async def cut_queue(
     *,
     now_ms: int,
 ) -> QueueCut:
-    """The queue as it is now, without its messages at and above `next_offset`.
+    """Plan the queue without its messages at and above `next_offset`.
 
-    The segments that the cut goes through are sealed where it goes: the next commit begins new
-    ones, so the bytes after the cut stay where they are. A gap that the cut goes through ends
-    there. Reads one unit, and the extents that the cut goes through, whole and past caches: the
-    checksum of what stays of one is derived from bytes that were verified. Publishes nothing.
+    The segments that contain the truncation point are sealed there. The next commit begins new
+    ones, so the bytes after the point stay where they are. A gap that contains the point ends
+    there. Reads one unit, and the extents that contain the point, as a whole and without caches:
+    the checksum of the remaining bytes of an extent is derived from verified bytes. Publishes
+    nothing.
 
     Raises:
         OutOfRange: the queue has no such offset.
-        BytesMissing: a manifest was replaced and deleted meanwhile, or bytes are lost.
-        DamagedExtent: the cut goes through bytes that fail their checksum.
+        BytesMissing: a manifest was replaced and deleted since, or bytes are lost.
+        DamagedExtent: an extent that contains the point fails its checksum.
     """
     with cache_use(past=True):
         return await _cut_queue(container, store, next_offset, now_ms=now_ms)
@@ -335,7 +337,7 @@ async def _cut_queue(
 
 
 async def _log_end(container: MessageQueueContainer, next_offset: QueueOffset) -> int:
-    """Where the records of the messages below `next_offset` end."""
+    """End of the records of the messages below `next_offset`, exclusive."""
     queue = container.record
     for gap in queue.gaps:
         if gap.start <= next_offset < gap.end:
@@ -349,7 +351,7 @@ async def _log_end(container: MessageQueueContainer, next_offset: QueueOffset) -
 async def _cut_segment(
     store: ObjectStore, queue: Queue, segment: Segment, end: int, *, now_ms: int
 ) -> Segment:
-    """The segment up to byte `end` of its flat file, closed for good."""
+    """Segment up to byte `end` of its flat file, sealed."""
     size = min(segment.size, end - segment.base)
     sealed_ms = segment.sealed_ms or now_ms
     if size == segment.size:
@@ -365,7 +367,7 @@ async def _cut_segment(
 
 
 async def _cut_extent(store: ObjectStore, name: str, extent: Extent, size: int) -> Extent:
-    """An extent of object `name` up to byte `size` of its segment. Its times stay true bounds.
+    """Extent of object `name` up to byte `size` of its segment. Its times remain valid bounds.
 
     Without a checksum, as in a Java tier that was opened without reading it, it stays without.
     """
