@@ -1,4 +1,4 @@
-"""Parts that all background steps of an owner share: schedule, deletion rule, options, clock.
+"""Shared parts of an owner's background steps: schedule, deletion rule, options, clock.
 
 Imports queues and metadata, no step. Begin with `step.py`.
 """

@@ -1,42 +1,42 @@
-"""Steady clock of upkeep: a jump of the wall clock holds deletions until it has lasted."""
+"""Steady clock of upkeep: ignores a jump of the wall clock until it has lasted."""
 
 from container.steps.step import OwnedTier, Step
 from provider.clock import Clock
 from provider.errors import Unavailable
 
 JUMP_MS_MIN = 300_000
-"""A smaller step, as of a time server, is followed at once; so is a smaller difference between the
-machine and the storage."""
+"""Smallest jump in ms. A smaller step, as of a time server, is followed at once. So is a smaller
+difference between the machine and the storage."""
 HOLD_S = 86_400.0
-"""Seconds that a jump has to last before upkeep believes it."""
+"""Seconds that a jump must last before upkeep follows it."""
 
 
 class SteadyClock:
-    """A clock whose wall time goes on at the pace of the monotonic one through a jump.
+    """Clock whose wall time continues at the pace of the monotonic one through a jump.
 
     W1  `now_ms` is the machine's wall time, unless that jumped by `JUMP_MS_MIN` less than `HOLD_S`
         ago; then it is what the wall time would be without the jump.
-    W2  While the wall time differs by `JUMP_MS_MIN` from that of a storage that told another one at
-        the start, `now_ms` is not later than either.
+    W2  While the wall time differs by `JUMP_MS_MIN` from that of a storage whose time differed
+        at the start, `now_ms` is not later than either.
     """
 
     def __init__(self, clock: Clock, *, storage_shift_ms: float | None = None) -> None:
-        """`storage_shift_ms`: the storage's time less the monotonic one; None: it is not known."""
+        """`storage_shift_ms`: the storage's time minus the monotonic one. None: unknown."""
         self._clock = clock
         self._storage_ms = storage_shift_ms
-        """The same, while the machine's clock contradicts it; None: it does not."""
+        """`storage_shift_ms` while the machine's clock contradicts it, else None."""
         self._base_ms = self._shift_ms()
-        """Wall time less monotonic time, as believed."""
+        """Trusted wall time minus monotonic time."""
         self._other_ms = self._base_ms
-        """The same after a jump that is not believed yet, ..."""
+        """The same after a jump that is not trusted yet, ..."""
         self._since_s: float | None = None
-        """... and since when, monotonic; None: there is none."""
+        """... and its start in monotonic seconds. None without such a jump."""
 
     def __repr__(self) -> str:
         return f"<SteadyClock: {self.jump_s:+.0f} s held back>"
 
     def now_ms(self) -> int:
-        """Wall time in Unix milliseconds, as far as it is believed."""
+        """Trusted wall time in Unix milliseconds."""
         self._compare()
         shift_ms = self._base_ms
         if self._storage_ms is not None:
@@ -44,22 +44,22 @@ class SteadyClock:
         return int(shift_ms + 1000 * self._clock.monotonic_s())
 
     def monotonic_s(self) -> float:
-        """As of the machine's clock."""
+        """Monotonic seconds of the machine's clock."""
         return self._clock.monotonic_s()
 
     async def sleep(self, seconds: float) -> None:
-        """As of the machine's clock."""
+        """Sleep by the machine's clock."""
         await self._clock.sleep(seconds)
 
     @property
     def jump_s(self) -> float:
-        """Seconds that the machine's wall clock is ahead of what is believed; 0 without a jump."""
+        """Seconds by which the machine's wall clock is ahead of the trusted one, else 0."""
         self._compare()
         return 0.0 if self._since_s is None else (self._other_ms - self._base_ms) / 1000
 
     @property
     def skew_s(self) -> float:
-        """Seconds that the machine's clock is ahead of the storage's; 0 unless they disagree."""
+        """Seconds by which the machine's clock is ahead of the storage's. 0 if they agree."""
         self._compare()
         return 0.0 if self._storage_ms is None else (self._shift_ms() - self._storage_ms) / 1000
 
@@ -67,7 +67,7 @@ class SteadyClock:
         return self._clock.now_ms() - 1000 * self._clock.monotonic_s()
 
     def _compare(self) -> None:
-        """Note a jump, the end of one, or that one has lasted; and what the storage confirms."""
+        """Detect a jump, its end, or its expiry, and whether the storage confirms the wall time."""
         now_ms, now_s = self._shift_ms(), self._clock.monotonic_s()
         if self._storage_ms is not None and abs(now_ms - self._storage_ms) < JUMP_MS_MIN:
             self._base_ms, self._since_s, self._storage_ms = now_ms, None, None
@@ -85,9 +85,9 @@ HOUR_S = 3600
 
 
 class ClockStep(Step):
-    """Fails while the wall clock is away from where the monotonic one says that it should be.
+    """Fails while the wall clock has jumped against the monotonic one.
 
-    And while it is away from the storage's.
+    Fails also while it disagrees with the storage's clock.
     """
 
     name = "clock"
@@ -100,8 +100,8 @@ class ClockStep(Step):
         """Compare the clocks. No request.
 
         Raises:
-            Unavailable: the wall clock has jumped, and that has not lasted yet; or the storage told
-                another time at the start.
+            Unavailable: the wall clock has jumped, and the jump has not lasted yet; or the
+                storage's clock differed at the start.
         """
         skew_s = self._clock.skew_s
         if skew_s:

@@ -1,4 +1,4 @@
-"""Which objects may be deleted, decided purely; `tombstones.py` deletes them.
+"""Deletion rule: the objects that may be deleted. Pure; `tombstones.py` deletes them.
 
 The order is always: unpublished in the journal (the tombstone), then deleted after the grace time.
 """
@@ -19,17 +19,17 @@ from provider.clock import backoff_s
 from provider.stores.verified import PROBE_PREFIX
 
 NEVER_PUBLISHED = "never published"
-"""The reason in tombstones of orphans."""
+"""Reason in tombstones of orphans."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deletions:
-    """What to do with the tombstones that are due."""
+    """Plan for the due tombstones."""
 
     delete: tuple[Tombstone, ...]
-    """Objects to delete."""
+    """Tombstones of objects to delete."""
     drop: tuple[str, ...]
-    """Tombstones of objects that are in use again: only the tombstones are dropped."""
+    """Tombstones of objects that are in use again. Only the tombstones are dropped."""
 
 
 def plan_deletions(
@@ -41,14 +41,14 @@ def plan_deletions(
     unclear: AbstractSet[str] = frozenset(),
     rests: Callable[[Tombstone], bool] = lambda _: False,
 ) -> Deletions:
-    """The tombstones that are due, of each kind at most `tombstones_per_step_max`. Pure.
+    """Plan the due tombstones, of each kind at most `tombstones_per_step_max`. Pure.
 
-    `rests`: whether the object of a tombstone must stay for another reason. `among`: look at these
-    alone, by their objects' names; None: at all.
+    `rests`: whether the object of a tombstone must stay for another reason. `among`: names of the
+    only objects to consider. None: all.
 
-    O(tombstones that are looked at), and O(extents) of the queues whose objects are due. Those that
-    may come back do not count, except the `unclear` ones, which no commit begins before they are
-    gone (`PendingDeletions`).
+    O(considered tombstones), and O(extents) of the queues whose objects are due. Objects whose
+    names may be reused are skipped, except the `unclear` ones: no commit begins them before they
+    are gone (`PendingDeletions`).
     """
     looked_at: Iterable[Tombstone] = state.tombstones.values()
     if among is not None:
@@ -71,9 +71,10 @@ def plan_deletions(
 def still_due(
     state: TierState, planned: Iterable[Tombstone], *, unclear: AbstractSet[str] = frozenset()
 ) -> tuple[Tombstone, ...]:
-    """Those that a cut or a commit has not made usable again since they were planned. Pure.
+    """Filter the planned tombstones: leave out objects that are in use again. Pure.
 
-    Only the file of a segment can be used again: O(tombstones), and O(extents) of their queues.
+    Only the file of a segment can be reused, by a truncation or a commit. O(tombstones), and
+    O(extents) of their queues.
     """
     used: dict[QueueId, set[str]] = {}
     still: list[Tombstone] = []
@@ -95,10 +96,10 @@ def still_due(
 
 
 def _still_named(state: TierState, due: Iterable[Tombstone]) -> AbstractSet[str]:
-    """Those objects that are in use.
+    """Names of the due objects that are in use.
 
-    The records of other queues than a file's or a manifest's own are not looked at, of which there
-    may be a hundred thousand: they name parts alone, and those are counted.
+    Reads only the records of the queues that own a file or a manifest among them: there may be a
+    hundred thousand queues. Other records name only parts, which are counted.
     """
     if not state.parts_counted:
         return names_in_use(state)
@@ -114,15 +115,15 @@ def _still_named(state: TierState, due: Iterable[Tombstone]) -> AbstractSet[str]
 
 
 def _names_in(queue: Queue) -> Iterator[str]:
-    """Every object that a queue's record names. O(extents)."""
+    """Names of all objects in a queue's record. O(extents)."""
     yield from (ref.object_name for ref in queue.manifests)
     yield from names_of_queue(queue)
 
 
 def names_in_use(state: TierState) -> set[str]:
-    """Every object that the state's records name, and every part that anything names. O(extents).
+    """Names of all objects in the state's records, and of all referenced parts. O(extents).
 
-    Not the own files of segments in manifests.
+    Excludes the own files of segments in manifests.
     """
     used = {*state.index_files, *state.parts}
     for queue in state.queues.values():
@@ -131,10 +132,10 @@ def names_in_use(state: TierState) -> set[str]:
 
 
 def may_come_back(state: TierState, name: str) -> bool:
-    """Whether a commit that is not published yet may be writing to the object.
+    """Whether an unpublished commit may be writing to the object.
 
-    Only the name of a segment's own file can be used again: after a tail cut, by the segment that
-    begins where the old one did. Such a segment begins at the end of its flat file.
+    Only the name of a segment's own file can be reused: after a tail truncation, by the segment
+    that begins at the same byte. Such a segment begins at the end of its flat file.
     """
     parsed = parse_segment_name(name)
     queue = state.queues.get(parsed.queue) if parsed else None
@@ -144,17 +145,17 @@ def may_come_back(state: TierState, name: str) -> bool:
 
 
 def failed_again(tombstone: Tombstone, now_ms: int, options: UpkeepOptions) -> Tombstone:
-    """The tombstone after one more failed deletion: due again, each time after twice as long."""
+    """Tombstone after one more failed deletion. Its delay doubles each time."""
     tries, s_max = tombstone.tries + 1, max(options.tombstone_retry_s_max, options.grace_s)
     wait_ms = int(1000 * backoff_s(tries, s_min=options.grace_s, s_max=s_max))
     return replace(tombstone, tries=tries, not_before_ms=now_ms + wait_ms)
 
 
 def never_published(state: TierState, names: Iterable[str]) -> list[str]:
-    """Manifests, and copies of cut segments, of earlier owners that nothing refers to. Pure.
+    """Unreferenced manifests, and copies of truncated segments, of earlier owners. Pure.
 
-    Their names hold the epoch of the owner that made them, so they can never be published. Also
-    what probes have left: one that goes on lasts for seconds, less than any grace time.
+    Their names have the epoch of the owner that created them, so they can never be published.
+    Includes objects left by probes: a running probe takes seconds, less than any grace time.
     """
     used = {ref.object_name for queue in state.queues.values() for ref in queue.manifests}
     orphans: list[str] = []

@@ -1,4 +1,4 @@
-"""Writes manifests for steps, and remembers those that may lie in the store unpublished."""
+"""Writer of manifests for steps. It tracks those that may lie in the store unpublished."""
 
 from collections.abc import Collection, Sequence
 
@@ -9,22 +9,22 @@ from container.steps.step import OwnedTier
 
 
 class ManifestWriter:
-    """The manifests of one step: each is written, then published or given a tombstone."""
+    """Manifests of one step. Each is written, then published or given a tombstone."""
 
     def __init__(self, tier: OwnedTier) -> None:
         self._tier = tier
         self._tried: dict[str, QueueId] = {}
-        """Names that manifests of ours may have in the store without being published."""
+        """Names of manifests that may be in the store unpublished."""
 
     def __repr__(self) -> str:
         return f"<ManifestWriter: {len(self._tried)} not settled>"
 
     async def write(self, queue: QueueId, segments: Sequence[Segment], level: int) -> ManifestRef:
-        """Write one under a new name; `settled` follows. Two requests.
+        """Write a manifest under a new name. `settled` must follow. Two requests.
 
         Raises:
-            Unavailable: unknown outcome; `bury_tried` will give it a tombstone.
-            Corrupt: what was read back is not what was written.
+            Unavailable: the outcome is unknown. `bury_tried` will add a tombstone.
+            Corrupt: the object reads back different from what was written.
         """
         tier = self._tier
         name = name_manifest(queue, segments, level, epoch=tier.journal.epoch, rng=tier.rng)
@@ -32,12 +32,12 @@ class ManifestWriter:
         return await write_manifest(tier.store, name, segments, sequence=tier.state.sequence)
 
     def settled(self, names: Collection[str]) -> None:
-        """What became of manifests is known: they are published, or have tombstones."""
+        """Stop tracking manifests that are published, or have tombstones."""
         for name in names:
             self._tried.pop(name, None)
 
     async def bury_tried(self) -> None:
-        """Give tombstones to what earlier runs have perhaps written and did not publish.
+        """Add tombstones for manifests that earlier runs may have written and did not publish.
 
         Raises:
             Fenced: a newer owner has the tier.
@@ -45,7 +45,7 @@ class ManifestWriter:
         if not self._tried:
             return
         for queue_id in dict.fromkeys(self._tried.values()):
-            await self._tier.journal.settle(queue_id)  # a publication may still be on its way
+            await self._tier.journal.settle(queue_id)  # a publication may still be in flight
         state = self._tier.state
         used = {ref.object_name for queue in state.queues.values() for ref in queue.manifests}
         await self._tier.bury(

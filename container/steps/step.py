@@ -1,4 +1,4 @@
-"""One background step of an owner: schedule, due queues, pending deletions, bounded concurrency."""
+"""Base of an owner's background steps: schedule, due queues, pending deletions, concurrency."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -36,13 +36,13 @@ ItemT = TypeVar("ItemT")
 async def side_by_side(
     items: Iterable[ItemT], work: Callable[[ItemT], Awaitable[None]], *, at_once: int
 ) -> None:
-    """Do `work` on each item, in order, `at_once` side by side.
+    """Call `work` on each item, in order, at most `at_once` concurrently.
 
-    After a failure no other item is begun, what is under way goes on to its end, and then the
-    failure is raised: `Fenced` and `Closed` rather than another one.
+    After a failure no other item is begun. Items in progress are completed, then the failure is
+    raised: `Fenced` and `Closed` before any other.
 
     Raises:
-        StoreError: what `work` raised.
+        StoreError: as raised by `work`.
     """
     left, failed = iter(items), list[StoreError]()
 
@@ -64,7 +64,7 @@ async def side_by_side(
 
 
 class DueQueues:
-    """A heap of queues by due time. The caller works a due time out again after each change.
+    """Heap of queues by due time. The caller derives a due time again after each change.
 
     Each method costs O(log queues) for each queue that it takes or returns.
 
@@ -72,7 +72,7 @@ class DueQueues:
     """
 
     def __init__(self, queues: Iterable[QueueId]) -> None:
-        """All of them are changed."""
+        """Create a heap in which all of the queues are changed."""
         self._changed: dict[QueueId, None] = dict.fromkeys(queues)
         self._due: dict[QueueId, int] = {}
         self._heap: list[tuple[int, QueueId]] = []
@@ -81,28 +81,28 @@ class DueQueues:
         return f"<DueQueues: {len(self._changed)} changed, {len(self._due)} have a time>"
 
     def note(self, queues: Iterable[QueueId]) -> None:
-        """Mark queues as changed: their due times are not known any more."""
+        """Mark queues as changed. Their due times become unknown."""
         self._changed.update(dict.fromkeys(queues))
 
     @property
     def changed(self) -> list[QueueId]:
-        """Queues whose due times are not known, in the order in which they changed."""
+        """Queues with unknown due times, in the order in which they changed."""
         return list(self._changed)
 
     def set(self, queue: QueueId, due_ms: int | None) -> None:
-        """Note from when a queue is due, Unix ms; None: it rests until it changes."""
+        """Set the due time of a queue, Unix ms. None: it rests until it changes."""
         self._changed.pop(queue, None)
         if due_ms is None:
             self._due.pop(queue, None)
         elif self._due.get(queue) != due_ms:
             self._due[queue] = due_ms
             heappush(self._heap, (due_ms, queue))
-            if len(self._heap) > 64 + 4 * len(self._due):  # most of it is of older times
+            if len(self._heap) > 64 + 4 * len(self._due):  # most of its items are outdated
                 self._heap = [(due, one) for one, due in self._due.items()]
                 heapify(self._heap)
 
     def take_due(self, now_ms: int) -> list[QueueId]:
-        """Remove the queues that are due and return them, the earliest first."""
+        """Remove the due queues and return them, the earliest first."""
         found: list[QueueId] = []
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, queue = heappop(self._heap)
@@ -113,11 +113,11 @@ class DueQueues:
 
 
 class PendingDeletions:
-    """Names whose deletion was asked for and is not answered, and those that commits begin.
+    """Names with a requested, unanswered deletion, and names of files that commits begin.
 
-    A name comes again after a tail cut, and where an owner died before it had published the file:
-    what was rightly to be deleted before must be gone before a segment of that name begins, and
-    what a commit begins is not deleted.
+    A name is reused after a tail truncation, and if an owner died before it had published the file.
+    The old file must be deleted before a segment of that name begins, and the file that a commit
+    begins must not be deleted.
     """
 
     def __init__(self) -> None:
@@ -134,9 +134,10 @@ class PendingDeletions:
 
     @contextmanager
     def asked(self, names: Sequence[str]) -> Generator[None]:
-        """Hold names while the deletion of them is on its way.
+        """Hold names while their deletion is in flight.
 
-        One that fails or is cancelled may still land (P7): until it is repeated, they stay held.
+        A deletion that fails or is cancelled may still land (P7). Its names stay held until it is
+        repeated.
         """
         self._asked.update(names)
         self._unclear.update(names)
@@ -153,9 +154,9 @@ class PendingDeletions:
 
     @asynccontextmanager
     async def begun(self, names: Collection[str]) -> AsyncGenerator[None]:
-        """Begin files of these names within the block: nothing deletes them there.
+        """Begin files of these names within the block. They are not deleted meanwhile.
 
-        Waits for deletions of them that are on their way; raises as `wait_for`.
+        Waits for deletions of them in flight. Raises as `wait_for`.
         """
         await self.wait_for(names)
         self._begun.update(names)
@@ -166,16 +167,16 @@ class PendingDeletions:
 
     @property
     def being_begun(self) -> AbstractSet[str]:
-        """Names that commits are about to begin: not to be deleted."""
+        """Names that commits are about to begin. They must not be deleted."""
         return self._begun
 
     @property
     def unclear(self) -> AbstractSet[str]:
-        """Names whose deletion failed and may still land: to be repeated, whatever comes again."""
+        """Names whose failed deletion may still land. It is repeated, even for a reused name."""
         return self._unclear
 
     async def wait_for(self, names: Collection[str]) -> None:
-        """Return once no deletion of one of the names can land any more.
+        """Wait until no deletion of one of the names can land any more.
 
         Raises:
             Unavailable: a deletion failed, and may still land.
@@ -189,12 +190,12 @@ class PendingDeletions:
 
 
 QUEUES_PER_TURN = 64
-"""Queues that a step looks at before other tasks get a turn: 1 to 2 ms."""
+"""Queues that a step checks before other tasks get a turn: 1 to 2 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedTier:
-    """What the steps work on: a tier that we own."""
+    """Tier owned by this process, for its steps."""
 
     journal: Journal
     store: ObjectStore
@@ -202,25 +203,25 @@ class OwnedTier:
     rng: RandomSource
     options: UpkeepOptions
     deletions: PendingDeletions = field(default_factory=PendingDeletions)
-    """Files whose deletion is on its way."""
+    """Files with a deletion in flight."""
     topic_hours: dict[str, int] = field(default_factory=dict[str, int])
-    """Hours that topics are kept, where somebody knows it better than their records."""
+    """Retention in hours of topics, for those with a newer value than in their records."""
 
     @property
     def state(self) -> TierState:
-        """The published state, now."""
+        """Present published state."""
         return self.journal.state
 
     def due_ms(self) -> int:
-        """When what is freed now may be deleted: after the grace time. Unix ms."""
+        """End of the grace time of objects freed now, Unix ms."""
         return self.clock.now_ms() + int(self.options.grace_s * 1000)
 
     def tombstone(self, name: str, reason: str) -> Tombstone:
-        """A tombstone for the object `name`, which may be deleted after the grace time."""
+        """Create a tombstone for the object `name`, which may be deleted after the grace time."""
         return Tombstone(name, self.due_ms(), reason)
 
     async def bury(self, names: Sequence[str]) -> None:
-        """Give tombstones to objects that were made and will never be published.
+        """Add tombstones for objects that were created and will never be published.
 
         Raises:
             Fenced: a newer owner has the tier.
@@ -231,52 +232,52 @@ class OwnedTier:
 
 
 class Step(ABC):
-    """One thing that an owner does in the background, at its own interval.
+    """A background task of an owner, run at its own interval.
 
-    A step may fail or be cancelled at any await: what it leaves in the store is unreferenced, and
-    its next run does the work again. It makes no request where it has nothing to do, so that an
-    idle tier costs nothing. `Upkeep` runs it, one call at a time, beside the other steps.
+    A step may fail or be cancelled at any await. The objects that it leaves are unreferenced, and
+    its next run repeats the work. It makes no request if it has no work, so an idle tier costs
+    nothing. `Upkeep` runs it, one call at a time, concurrently with the other steps.
     """
 
     name: ClassVar[str]
-    """Unique; what statistics and metrics call the step."""
+    """Unique name of the step in statistics and metrics."""
     finishes_again: ClassVar[bool] = False
-    """Whether `finish` is called again once it has ended for every step: what they publish at a
-    clean end makes work for this one."""
+    """Whether `finish` is called again after all steps have finished: their publications at a clean
+    end make work for this step."""
 
     def __init__(self, tier: OwnedTier) -> None:
         self.tier = tier
         self.interval_s = tier.options.interval_s
-        """Seconds from the end of a run to the next one, where none fails."""
+        """Seconds from the end of a run to the next one, without failures."""
 
     @abstractmethod
     async def step(self) -> None:
-        """Do what is due. No request where nothing is.
+        """Do the due work. No request if there is none.
 
         Raises:
-            Fenced: a newer owner has the tier; the step is not run again.
-            StoreError: the work is not done; the step is run again later.
+            Fenced: a newer owner has the tier. The step is not run again.
+            StoreError: the work is incomplete. The step is run again later.
         """
 
     async def finish(self) -> None:
-        """The last run, at a clean end. Raises what `step` raises."""
+        """Run for the last time, at a clean end. Raises as `step`."""
         await self.step()
 
     @property
     def urgent(self) -> bool:
-        """Whether to run before the interval is over; reads memory only.
+        """Whether to run before the interval is over. Reads memory only.
 
-        Asked after every entry and every run of any step. A run must make it false, or fail.
+        Checked after every entry and every run of any step. A run must make it false, or fail.
         """
         return False
 
     def published(self, changes: Sequence[StateChange]) -> None:  # noqa: B027 - few care
-        """An entry with these changes was published."""
+        """Handle an entry with these changes, which was published."""
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """What the step did since the ownership was taken, by names of its own."""
+        """Counters since the ownership was taken, by names of the step's own."""
         return {}
 
     def check(self) -> None:  # noqa: B027 - many have none
-        """Assert the step's invariants; for tests, between any two awaits."""
+        """Assert the step's invariants. For tests, between any two awaits."""
