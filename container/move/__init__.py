@@ -1,6 +1,6 @@
 """Copies of bytes between objects: merges of small parts, and offload to a second store.
 
-Plans are pure functions of the metadata (`offload_plan`); `repack` and `offload_copies` read,
-verify, write and publish. Imports queues, journal and metadata; `container.upkeep` decides when.
-Begin with `repack.py`.
+Plans are pure functions of the metadata (`offload_plan`). `repack` and `offload_copies` read,
+verify, write and publish. Imports queues, journal and metadata. `container.upkeep` schedules the
+work. Begin with `repack.py`.
 """

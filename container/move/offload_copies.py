@@ -36,9 +36,9 @@ CopyT = TypeVar("CopyT")
 
 
 class CopiesAhead(Generic[CopyT]):
-    """What becomes of each segment, in the order in which they were given.
+    """Copies of segments, made ahead of their publication and taken in the given order.
 
-    A1  Copies under way hold `offload_bytes_in_flight_max` at most, or there is one.
+    A1  Copies in progress hold `offload_bytes_in_flight_max` bytes at most, or there is only one.
     A2  At most `offload_copies_max` copies were begun and not taken.
     """
 
@@ -61,10 +61,10 @@ class CopiesAhead(Generic[CopyT]):
         return f"<CopiesAhead: {len(self._begun)} begun of {self._bytes} bytes>"
 
     async def take(self, one: Held) -> CopyT:
-        """The copy of a segment, which is the next one.
+        """Wait for the copy of a segment, which must be the next one.
 
         Raises:
-            StoreError: why there is none.
+            StoreError: the copy failed.
         """
         held, task = self._begun[0]
         assert held is one, "copies are taken in order"
@@ -76,18 +76,18 @@ class CopiesAhead(Generic[CopyT]):
         return found
 
     def stop(self) -> None:
-        """Begin no other copy, and end those under way."""
+        """Begin no other copy, and cancel those in progress."""
         self._left.clear()
         for _, task in self._begun:
             task.cancel()
 
     def left(self) -> list[CopyT]:
-        """Copies that were made and not taken, once all have ended."""
+        """Finished copies that were not taken, once all tasks have ended."""
         done = (task.result() for _, task in self._begun if not task.cancelled())
         return [one for one in done if not isinstance(one, StoreError)]
 
     def _fill(self) -> None:
-        """Begin what there is room for."""
+        """Begin as many copies as the limits allow."""
         options = self._options
         while self._left and len(self._begun) < options.offload_copies_max:
             size = copy_bytes(self._left[0], options)
@@ -98,7 +98,7 @@ class CopiesAhead(Generic[CopyT]):
             self._begun.append((one, self._group.create_task(self._outcome(one, size))))
 
     async def _outcome(self, one: Held, size: int) -> CopyT | StoreError:
-        """The copy, or why there is none: an error must not end the others."""
+        """Return the copy, or its error: it must not cancel the other copies."""
         try:
             return await self._copy(one)
         except StoreError as error:
@@ -109,7 +109,7 @@ class CopiesAhead(Generic[CopyT]):
 
 
 def copy_bytes(one: Held, options: UpkeepOptions) -> int:
-    """What a copy of a segment holds at once: its longest object, twice."""
+    """Memory of a segment's copy in bytes: its longest object, twice."""
     runs = runs_of(one.segment.extents, options.repack_bytes_max)
     lengths = (sum(extent.length for extent in run) for run in runs)
     return 2 * min(max(lengths), max(options.repack_bytes_max, options.offload_extent_bytes_max))
@@ -122,9 +122,9 @@ async def copies_ahead(
     options: UpkeepOptions,
     forsake: Callable[[CopyT], None],
 ) -> AsyncGenerator[CopiesAhead[CopyT]]:
-    """Begin to copy. The end of the block ends what is under way, and forsakes what is not taken.
+    """Begin to copy. The end of the block cancels copies in progress, and abandons those not taken.
 
-    An error of the block is raised as it is.
+    An error of the block is raised unchanged.
     """
     failed: Exception | None = None
     copies: CopiesAhead[CopyT] | None = None
@@ -145,15 +145,15 @@ async def copies_ahead(
 
 
 OFFLOADED = "offloaded"
-"""The reason in tombstones of the first store's copies."""
+"""Reason in tombstones of the first store's copies."""
 BATCH_BYTES = 256 << 20
-"""So many bytes of one queue are published together: a manifest is written once for them."""
+"""Bytes of one queue that are published together. A manifest is written once for them."""
 PLANS_MAX = 4
-"""How often a publication is planned, where the queue is changed meanwhile."""
+"""Attempts to plan a publication while the queue changes."""
 
 
 class Copied(NamedTuple):
-    """A segment, and where its bytes lie in the second store, too."""
+    """Segment, and the place of its copy in the second store."""
 
     segment: Segment
     extents: tuple[Extent, ...]
@@ -161,32 +161,32 @@ class Copied(NamedTuple):
 
 @dataclass(slots=True)
 class Done:
-    """What was offloaded of a queue."""
+    """Offloaded and damaged segments of a queue."""
 
     segments: int = 0
     bytes: int = 0
     damaged: list[tuple[Segment, StoreError]] = field(
         default_factory=list[tuple[Segment, StoreError]]
     )
-    """Segments that stay because bytes of them are damaged or gone, and why."""
+    """Segments that stay because bytes of them are damaged or lost, with the reason."""
 
 
 class _Plan(NamedTuple):
-    """What publishes some copies, and which of them were left out: they are not there any more."""
+    """Operation that publishes some copies, and those left out because their segments are gone."""
 
     operation: OffloadSegments
     written: tuple[str, ...]
-    """Manifests that were made for it."""
+    """Manifests that were written for it."""
     planned_on: Queue
     left_out: tuple[Copied, ...]
 
 
 class Offloader:
-    """Offloads segments: copies go on side by side, publications one after the other.
+    """Offloads segments: concurrent copies, sequential publications.
 
-    Cost of a segment: a read of its bytes from the first store, and of each `repack_bytes_max` of
-    it one create and one read of the second. An entry for 256 MiB of a queue; two requests for each
-    manifest that lists some of them. Memory: `offload_bytes_in_flight_max`.
+    Cost of a segment: a read of its bytes from the first store, and for each `repack_bytes_max` of
+    it one create and one read of the second store. One entry for 256 MiB of a queue. Two requests
+    for each manifest that lists some of them. Memory: `offload_bytes_in_flight_max`.
     """
 
     def __init__(self, tier: OwnedTier, segments: FileSegments, manifests: ManifestReader) -> None:
@@ -200,18 +200,18 @@ class Offloader:
         return f"<Offloader to {self._segments!r}>"
 
     def copies(self, wanted: Sequence[Held]) -> AbstractAsyncContextManager[CopiesAhead[Copied]]:
-        """Begin to copy sealed segments of any queues; they are offloaded in this order."""
+        """Begin to copy sealed segments of any queues. They are offloaded in this order."""
         return copies_ahead(wanted, self._copied, self._tier.options, self._forsake_copy)
 
     async def offload(
         self, queue: QueueId, wanted: Sequence[Held], copies: CopiesAhead[Copied]
     ) -> Done:
-        """Offload sealed segments of a queue; those that went meanwhile are left out.
+        """Offload sealed segments of a queue. Segments removed since are left out.
 
         Raises:
-            Corrupt: the second store gave back other bytes than it was given; what came before is
+            Corrupt: the second store returned other bytes than were written. Earlier segments are
                 published.
-            Unavailable, Denied: one of the stores does not answer, or refuses; likewise.
+            Unavailable, Denied: one of the stores does not answer, or refuses. Likewise.
             Fenced: a newer owner has the tier.
         """
         await self._writer.bury_tried()
@@ -239,7 +239,7 @@ class Offloader:
         return done
 
     async def _copied(self, one: Held) -> Copied:
-        """Copy a segment, and compare what the second store gives back."""
+        """Copy a segment, and verify the copy by reading it back."""
         queue, segment = one
         extents: list[Extent] = []
         options = self._tier.options
@@ -257,7 +257,10 @@ class Offloader:
     async def _copy_in_pieces(
         self, queue: QueueId, segment: Segment, extent: Extent, made: list[Extent]
     ) -> None:
-        """Copy a long extent; its pieces are extents of their own, and are added to `made`."""
+        """Copy a long extent in pieces.
+
+        The pieces are extents of their own, and are added to `made`.
+        """
         own = segment_name(queue, segment.type, segment.base)
         options, store = self._tier.options, self._tier.store
         bytes_max = min(options.repack_bytes_max, options.offload_extent_bytes_max)
@@ -271,7 +274,7 @@ class Offloader:
             raise BytesMissing.of(error) from error
 
     async def _copy(self, queue: QueueId, segment: Segment, run: Sequence[Extent]) -> list[Extent]:
-        """Copy extents side by side into one object; they as they lie there."""
+        """Copy adjacent extents into one object. Return them with their new places."""
         own, store = segment_name(queue, segment.type, segment.base), self._tier.store
         wanted = [
             (one.object_name or own, ByteRange(one.object_offset, one.object_offset + one.length))
@@ -291,7 +294,7 @@ class Offloader:
         return await self._placed(own, summed, bodies)
 
     async def _placed(self, own: str, run: Sequence[Extent], bodies: list[Buffer]) -> list[Extent]:
-        """Make one object of extents side by side, whose checksums are known, and read it back.
+        """Write adjacent extents with known checksums to one object, and read it back.
 
         `bodies` is empty afterwards.
         """
@@ -314,10 +317,10 @@ class Offloader:
         return moved
 
     async def _verify(self, extents: Sequence[Extent]) -> None:
-        """Read a whole object back.
+        """Verify a whole object by reading it back.
 
         Raises:
-            Corrupt: it is not what was written.
+            Corrupt: it differs from what was written.
         """
         name = extents[0].object_name
         with cache_use(past=True):
@@ -333,7 +336,7 @@ class Offloader:
             raise Corrupt(reason, name)
 
     async def _publish(self, queue: QueueId, batch: Sequence[Copied]) -> list[Segment]:
-        """Publish copies of a queue in one entry; the segments that were still there."""
+        """Publish copies of a queue in one entry. Return the segments that still existed."""
         journal = self._tier.journal
         for _ in range(PLANS_MAX):
             plan = await self._plan(queue, batch)
@@ -345,7 +348,7 @@ class Offloader:
                     plan.operation, generation=current.generation, repacks=current.repacks
                 )
                 try:
-                    await journal.publish([operation])  # no await since it was compared
+                    await journal.publish([operation])  # no await since the comparison
                 except Refused:
                     if journal.planned.queues.get(queue) is current:
                         self._forsake_all(batch)
@@ -361,7 +364,7 @@ class Offloader:
         return []
 
     async def _plan(self, queue_id: QueueId, batch: Sequence[Copied]) -> _Plan | None:
-        """What publishes the copies as the record is now; None if nothing is left of them."""
+        """Plan the publication of the copies on the present record. None if none remains."""
         queue = self._tier.journal.planned.queues.get(queue_id)
         if queue is None:
             return None
@@ -384,7 +387,7 @@ class Offloader:
             try:
                 listed = await self._manifests.segments(ref)
             except BytesMissing:
-                continue  # replaced meanwhile: the plan will not hold
+                continue  # replaced since: the plan will be invalid
             after, there = _with_copies(listed, left)
             if not there:
                 continue
@@ -414,13 +417,13 @@ class Offloader:
         self._forsake(copied.extents)
 
     def _forsake(self, extents: Sequence[Extent]) -> None:
-        """Remember objects that nothing will refer to; the step for parts buries them."""
+        """Record objects that will never be referenced. `PartsStep` adds their tombstones."""
         known = self._segments.forsaken
         known.extend({one.object_name: None for one in extents}.keys() - set(known))
 
 
 def _is_live(queue: Queue, segment: Segment) -> bool:
-    """Whether the record has the segment, with its bytes where they were."""
+    """Whether the record has the segment, with its bytes at the same place."""
     return any(
         one.base == segment.base and one.extents == segment.extents and one.is_readable
         for one in queue.segments(segment.type)
@@ -434,7 +437,7 @@ def _may_list(ref: ManifestRef, segment: Segment) -> bool:
 def _with_copies(
     listed: Sequence[Segment], copies: Mapping[tuple[SegmentType, int], Copied]
 ) -> tuple[list[Segment], list[Copied]]:
-    """The segments of a manifest with the copies' extents, and which copies that were. Pure."""
+    """Segments of a manifest with the copies' extents, and the copies used. Pure."""
     after: list[Segment] = []
     there: list[Copied] = []
     for segment in listed:
@@ -447,7 +450,7 @@ def _with_copies(
 
 
 def _still_holds(plan: _Plan, queue: Queue) -> bool:
-    """Whether a record still has what a plan replaces. Commits are in nobody's way."""
+    """Whether a record still has the parts that a plan replaces. Commits do not conflict."""
     if queue is plan.planned_on:
         return True
     before = plan.planned_on

@@ -1,4 +1,4 @@
-"""Plan of an offload: sealed segments and their pieces. Pure but for manifests."""
+"""Plan of an offload: sealed segments and their pieces. Pure except for reading manifests."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -19,14 +19,14 @@ from provider.ranges import ByteRange, QueueOffset
 
 
 class Held(NamedTuple):
-    """A sealed segment of a queue whose bytes the first store has."""
+    """Sealed segment of a queue with its bytes in the first store."""
 
     queue: QueueId
     segment: Segment
 
     @property
     def key(self) -> tuple[QueueId, SegmentType, int]:
-        """Which segment of which queue it is."""
+        """Identity of the segment: queue, type and base."""
         return self.queue, self.segment.type, self.segment.base
 
     @property
@@ -36,12 +36,12 @@ class Held(NamedTuple):
 
     @property
     def is_log(self) -> bool:
-        """Whether it is one of the CommitLog."""
+        """Whether it belongs to the CommitLog."""
         return self.segment.type is SegmentType.COMMIT_LOG
 
 
 class Until(NamedTuple):
-    """How far somebody wants a topic to be offloaded; None: to the end."""
+    """Requested end of an offload on demand. None: no such limit."""
 
     offset: int | None = None
     """Messages of each queue below this offset."""
@@ -50,28 +50,28 @@ class Until(NamedTuple):
 
 
 class HeldSegments:
-    """Finds what the first store holds; remembers the manifests that have nothing of it.
+    """Finds segments in the first store. Remembers the manifests that list none.
 
-    A request for each manifest, once, and again for one that has something. Memory: their names,
+    One request for each manifest, repeated only if it lists some. Memory: the names of manifests,
     and 10,000 extents.
     """
 
     def __init__(self, manifests: ManifestReader) -> None:
         self._manifests = manifests
         self._away: dict[QueueId, set[str]] = {}
-        """Manifests of each queue that list nothing in the first store."""
+        """Manifests of each queue that list no segment in the first store."""
 
     def __repr__(self) -> str:
         return f"<HeldSegments: {len(self._away)} queues have manifests without>"
 
     def forget(self, queue: QueueId) -> None:
-        """Forget a queue that was deleted."""
+        """Drop the data of a deleted queue."""
         self._away.pop(queue, None)
 
     def oldest_ms(self, queue: Queue) -> int | None:
-        """A lower bound of the newest store time of what may go first; None if nothing may.
+        """Lower bound of the newest store time of the first candidate. None without candidates.
 
-        Pure; O(manifests and segments in the snapshot).
+        Pure. O(manifests and segments in the snapshot).
         """
         away = self._away.get(queue.id, ())
         stamps: list[int | None] = [
@@ -82,11 +82,11 @@ class HeldSegments:
         return min((stamp for stamp in stamps if stamp is not None), default=None)
 
     async def of(self, queue: Queue) -> list[Held]:
-        """The sealed segments of a queue in the first store, CommitLog first, in order.
+        """Return the sealed segments of a queue in the first store, CommitLog first, in order.
 
         Raises:
             BytesMissing, Corrupt: a manifest is lost or damaged.
-            Unavailable: try again.
+            Unavailable: retry later.
         """
         found: list[Held] = []
         known = self._away.get(queue.id, set[str]())
@@ -116,15 +116,15 @@ def _held(queue: QueueId, segments: Iterable[Segment]) -> list[Held]:
 
 
 def older_than(held: Sequence[Held], before_ms: int) -> list[Held]:
-    """Those whose newest message was stored before a time."""
+    """Segments whose newest message was stored before a time."""
     return [one for one in held if one.newest_ms < before_ms]
 
 
 def beyond_size(held: Sequence[Held], open_bytes: int, bytes_max: int) -> list[Held]:
-    """The oldest ones, until the first store keeps `bytes_max` of the topic's records at most.
+    """Oldest segments, until the first store keeps at most `bytes_max` of the topic's records.
 
     `held` is of all queues of a topic, and `open_bytes` the length of its open CommitLog segments.
-    Units go once they are as old as the records that go.
+    ConsumeQueue segments go once they are as old as the CommitLog segments that go.
     """
     logs = sorted((one for one in held if one.is_log), key=lambda one: (one.newest_ms, one.queue))
     left = open_bytes + sum(one.segment.size for one in logs)
@@ -143,10 +143,10 @@ def beyond_size(held: Sequence[Held], open_bytes: int, bytes_max: int) -> list[H
 def not_expiring(
     held: Sequence[Held], queues: Sequence[Queue], *, before_ms: int | None, topic_bytes_max: int
 ) -> list[Held]:
-    """Those that retention will still keep when the first store's copy may go.
+    """Segments that retention still keeps when the first store's copy may be deleted.
 
-    `before_ms`: what is older then expires by its age; None: nothing does. `topic_bytes_max`: of
-    so many bytes a topic's oldest expire by their number; 0: none.
+    `before_ms`: older messages expire by age then. None: nothing expires by age. `topic_bytes_max`:
+    the oldest bytes of a topic beyond this number expire by size. 0: none.
     """
     if before_ms is not None:
         held = [one for one in held if one.newest_ms >= before_ms]
@@ -168,9 +168,9 @@ def not_expiring(
 
 
 def below(held: Sequence[Held], queue: Queue, until: Until) -> list[Held]:
-    """Those of a queue all of whose messages somebody wants to be offloaded.
+    """Segments of a queue whose messages all lie within the requested end.
 
-    Where an offset is given, a CommitLog segment whose offsets are not known stays.
+    With an offset limit, a CommitLog segment with unknown offsets stays.
     """
     found = list(held)
     if until.ms is not None:
@@ -182,7 +182,7 @@ def below(held: Sequence[Held], queue: Queue, until: Until) -> list[Held]:
 
 
 def _ends(held: Sequence[Held], queue: Queue) -> Callable[[Held], int]:
-    """How to tell the first offset behind a segment; a little more where others went before."""
+    """Function for the end offset of a segment. Too high by a little if neighbours were removed."""
     logs = [one.segment for one in held if one.is_log]
     logs += queue.segments(SegmentType.COMMIT_LOG)
     starts = {one.base: _first_offset(one) for one in logs if one.extents}
@@ -207,7 +207,7 @@ def _first_offset(segment: Segment) -> int:
 
 
 def closing(queue: Queue, until: Until, *, now_ms: int) -> CommitQueue | None:
-    """What closes the open segments of a queue, if all of its messages are to be offloaded.
+    """Operation that seals the open segments of a queue, if all of its messages are to go.
 
     The next commit begins others.
     """
@@ -230,7 +230,7 @@ def closing(queue: Queue, until: Until, *, now_ms: int) -> CommitQueue | None:
 
 
 def runs_of(extents: Sequence[Extent], bytes_max: int) -> list[list[Extent]]:
-    """Extents side by side that make one object each, of so many bytes if it has several."""
+    """Groups of adjacent extents for one object each, of at most `bytes_max` if it has several."""
     runs: list[list[Extent]] = []
     for extent in extents:
         if runs and extent.end - runs[-1][0].position <= bytes_max:
@@ -241,18 +241,18 @@ def runs_of(extents: Sequence[Extent], bytes_max: int) -> list[list[Extent]]:
 
 
 class Piece(NamedTuple):
-    """A part of an extent, with the extent that it is: its place is still that of the whole."""
+    """Part of an extent, with its metadata. Its place is still that of the whole extent."""
 
     extent: Extent
     body: Buffer
 
 
 class _Cut(NamedTuple):
-    """Where a piece ends, and what its records say."""
+    """End of a piece, and the metadata of its records."""
 
     length: int
     first_offset: QueueOffset | None
-    """None: no record begins in it."""
+    """None if no record begins in it."""
     next_offset: QueueOffset
     times: tuple[int, int]
 
@@ -266,14 +266,14 @@ async def pieces_of_extent(
     *,
     is_lost: bool = False,
 ) -> AsyncIterator[Piece]:
-    """The pieces of an extent in order, the checksum of the whole compared behind the last.
+    """Read the pieces of an extent in order. The checksum of the whole is verified after the last.
 
-    One read for each, of at most `bytes_max`, and more where a single record is longer: memory is
-    twice that. `own`: the segment's own file. `is_lost`: it begins in a gap, and holds no message:
-    nor does any of its pieces, which all begin with the same lost one.
+    One read for each piece, of at most `bytes_max` bytes, and more if a single record is longer.
+    Memory is twice that. `own`: the segment's own file. `is_lost`: the extent begins in a gap and
+    holds no message. Then no piece holds one, and all of them begin with the same lost message.
 
     Raises:
-        Corrupt: its bytes have another checksum than it says, or are no records.
+        Corrupt: its bytes have another checksum, or are no records.
         OutOfRange, NotFound, Denied, Unavailable: as `ObjectStore.read`.
     """
     name, at, sum_ = extent.object_name or own, 0, 0
@@ -326,12 +326,12 @@ def _cut(
     is_last: bool,
     name: str,
 ) -> _Cut | None:
-    """Where the piece that begins `body` ends; None: a record is longer than it. Pure."""
+    """Find the end of the piece that begins `body`. None: a record is longer than it. Pure."""
     if kind is not SegmentType.COMMIT_LOG:
         count = len(body) // UNIT_BYTES
         first = QueueOffset(extent.first_offset + at // UNIT_BYTES)
         length = len(body) if is_last else count * UNIT_BYTES
-        times = (extent.min_timestamp, extent.max_timestamp)  # units say no times
+        times = (extent.min_timestamp, extent.max_timestamp)  # units have no times
         return _Cut(length, first, QueueOffset(first + count), times) if length else None
     walk = walk_records(body)
     columns, reason = leading_columns(body, walk.starts, walk.sizes)

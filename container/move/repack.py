@@ -1,4 +1,4 @@
-"""Merge step: runs of many queues are copied into one new object each (decision 0031)."""
+"""Repack step: runs of many queues are copied into one new object each (decision 0031)."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -29,51 +29,52 @@ from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
 
 UNPUBLISHED_S_MAX = 10.0
-"""Seconds after which copies are published before another job begins: until then they look like
-what a dead owner left."""
+"""Seconds after which copies are published before another job begins. Until then they look like
+garbage of a dead owner."""
 AT_ONCE = 200
-"""Queues that are planned, and runs that are joined, before others have a turn: some ms."""
+"""Queues that are planned, and runs that are joined, before other tasks get a turn: some ms."""
 READ_BYTES_MAX = 8 << 20
 READ_GAP_BYTES_MAX = 256 << 10
-"""Bytes that nobody wants, but that are read because one more request costs more."""
+"""Unneeded bytes that are read along because one more request costs more."""
 
 
 class _Wanted(NamedTuple):
-    """An extent whose bytes a job needs, in the order of reading."""
+    """Extent whose bytes a job needs, in reading order."""
 
     object_name: str
     start: int
     end: int
     run: int
-    """Its run's place in the job."""
+    """Index of its run in the job."""
     extent: Extent
 
 
 class _Copied(NamedTuple):
-    """A run with its bytes, one buffer for each extent that it will have."""
+    """Run with its bytes, one buffer for each future extent."""
 
     run: Run
     buffers: tuple[Buffer, ...]
     extents: tuple[Extent, ...]
-    """As they will be, but for their place."""
+    """Future extents, except for their place."""
 
 
 @dataclass(slots=True)
 class _Made:
-    """Copies that no transaction has published yet, without their bytes, and where each lies."""
+    """Copies that no transaction has published yet, without their bytes, and their places."""
 
     copied: list[_Copied] = field(default_factory=list[_Copied])
     placed: list[Placement] = field(default_factory=list[Placement])
     since_s: float = 0.0
-    """When the first of them was made."""
+    """Time of the first of them, monotonic seconds."""
 
 
 class Repacker:
-    """Does jobs of repacking for one owner; several calls may go on side by side.
+    """Executes repacking jobs of one owner. Several calls may run concurrently.
 
-    Cost of a job: one request for each part that it reads from, more where what it wants lies far
-    apart or over 8 MiB; one create. Together: a transaction for `repack_runs_max` runs, some 200
-    bytes for each. Memory: twice the bytes of one job, and one read (or `reads_max`) of 8 MiB.
+    Cost of a job: one request for each part that it reads from, more if the needed bytes lie far
+    apart or exceed 8 MiB, and one create. For all jobs: a transaction for each `repack_runs_max`
+    runs, some 200 bytes per run. Memory: twice the bytes of one job, and one read (or `reads_max`)
+    of 8 MiB.
     """
 
     def __init__(self, tier: OwnedTier, segments: FileSegments, *, extent_bytes_max: int) -> None:
@@ -81,13 +82,13 @@ class Repacker:
         self._segments = segments
         self._extent_bytes_max = extent_bytes_max
         self.passed_over: set[QueueId] = set()
-        """Queues with damaged bytes; the next owner tries again."""
+        """Queues with damaged bytes. The next owner retries them."""
         self.jobs = 0
-        """Objects that were made."""
+        """Number of objects created."""
         self.bytes = 0
-        """Bytes that were rewritten, and published so."""
+        """Bytes that were rewritten and published."""
         self.extents_saved = 0
-        """By how many extents there are fewer."""
+        """Number of extents saved."""
 
     def __repr__(self) -> str:
         return f"<Repacker: {self.jobs} jobs, {self.bytes} bytes>"
@@ -95,12 +96,12 @@ class Repacker:
     async def do_all(
         self, jobs: Iterable[Sequence[Run]], damaged: list[StoreError], *, reads_max: int = 1
     ) -> None:
-        """Do jobs one after the other, and publish together where their bytes lie now.
+        """Execute jobs one after the other, and publish the new places in batches.
 
-        Why a queue is passed over goes to `damaged`. `reads_max` requests read side by side.
+        Errors of skipped queues are added to `damaged`. `reads_max` requests run concurrently.
 
         Raises:
-            Unavailable, Denied: what was copied before is published.
+            Unavailable, Denied: earlier copies are published.
             Fenced: a newer owner has the tier.
         """
         made = _Made()
@@ -110,7 +111,7 @@ class Repacker:
                     await self._publish(made)
                 await self._do(job, made, damaged, reads_max)
         except StoreError:
-            await self._publish(made)  # what is copied stays so
+            await self._publish(made)  # finished copies are kept
             raise
         except BaseException:
             self._segments.forsake(made.placed)
@@ -118,7 +119,7 @@ class Repacker:
         await self._publish(made)
 
     def _is_due(self, made: _Made, more: int) -> bool:
-        """Whether what is copied is published before `more` runs are."""
+        """Whether finished copies are published before `more` runs are copied."""
         if not made.copied:
             return False
         waited_s = self.tier.clock.monotonic_s() - made.since_s
@@ -129,7 +130,7 @@ class Repacker:
         copied, placed = list(made.copied), list(made.placed)
         made.copied.clear()
         made.placed.clear()
-        operations = self._operations(copied, placed)  # no await from here to `publish`
+        operations = self._operations(copied, placed)  # no await between here and `publish`
         if not operations:
             self._segments.forsake(placed)
             return
@@ -176,9 +177,9 @@ class Repacker:
     async def _read(
         self, job: Sequence[Run], damaged: list[StoreError], *, reads_max: int = 1
     ) -> list[dict[int, Buffer]]:
-        """The bytes of each run's extents by position, compared with their checksums.
+        """Read the bytes of each run's extents by position, and verify their checksums.
 
-        What is gone because its queue was cut, or expired, is left out without a word.
+        Extents that are gone because their queue was truncated are left out without an error.
         """
         bodies: list[dict[int, Buffer]] = [{} for _ in job]
         groups = [some async for some in self._groups(job)]
@@ -196,7 +197,7 @@ class Repacker:
         bodies: list[dict[int, Buffer]],
         damaged: list[StoreError],
     ) -> None:
-        """Read extents that lie near each other, by one request."""
+        """Read near extents by one request."""
         place = ByteRange(some[0].start, max(one.end for one in some))
         try:
             with cache_use(past=True):
@@ -215,7 +216,10 @@ class Repacker:
             bodies[one.run][one.extent.position] = body
 
     async def _groups(self, job: Sequence[Run]) -> AsyncIterator[list[_Wanted]]:
-        """What one request reads each. Sorted part by part, or 65,000 extents hold up the loop."""
+        """Groups of extents for one request each.
+
+        Sorted per part: 65,000 extents would block the loop.
+        """
         wanted: dict[str, list[_Wanted]] = {}
         for number, run in enumerate(job):
             if number % AT_ONCE == AT_ONCE - 1:
@@ -230,7 +234,7 @@ class Repacker:
                 yield some
 
     def _pass_over(self, run: Run, error: StoreError, damaged: list[StoreError]) -> None:
-        """Leave a queue alone whose bytes are damaged, unless they are not its own any more."""
+        """Skip a queue with damaged bytes, unless the bytes no longer belong to it."""
         if _still_there(self.tier.state.queues.get(run.queue), run):
             self.passed_over.add(run.queue)
             damaged.append(error)
@@ -238,7 +242,7 @@ class Repacker:
     def _operations(
         self, copied: Sequence[_Copied], placed: Sequence[Placement]
     ) -> list[RepackSegments]:
-        """What publishes the copies, of the queues that still have what was copied."""
+        """Operations that publish the copies, for queues that still have the copied extents."""
         queues = self.tier.journal.planned.queues
         runs: dict[tuple[int, QueueId], list[RepackedRun]] = {}
         for one, place in zip(copied, placed, strict=True):
@@ -252,7 +256,7 @@ class Repacker:
             runs.setdefault((-run.level, run.queue), []).append(done)
         release, earlier = Release(self.tier.due_ms()), Counter[QueueId]()
         operations: list[RepackSegments] = []
-        for (level, queue_id), done in sorted(runs.items()):  # a part is of its highest level
+        for (level, queue_id), done in sorted(runs.items()):  # a part has its highest run's level
             queue, before = queues[queue_id], earlier[queue_id]
             earlier[queue_id] += 1
             operations.append(
@@ -264,7 +268,7 @@ class Repacker:
 
 
 def _together(wanted: Sequence[_Wanted]) -> list[list[_Wanted]]:
-    """Extents in order, in groups that one request reads each. Pure."""
+    """Groups of ordered extents for one request each. Pure."""
     groups: list[list[_Wanted]] = []
     for one in wanted:
         last = groups[-1] if groups else []
@@ -281,7 +285,7 @@ def _together(wanted: Sequence[_Wanted]) -> list[list[_Wanted]]:
 
 
 def _joined(run: Run, bodies: Mapping[int, Buffer], extent_bytes_max: int) -> _Copied:
-    """A run's bytes and the extents that it will have. CPU: a checksum of the bytes."""
+    """Join a run's bytes to its future extents. CPU: a checksum of the bytes."""
     buffers: list[Buffer] = []
     extents: list[Extent] = []
     for group in merged_extents(run, extent_bytes_max):
@@ -305,7 +309,7 @@ def _placed(extent: Extent, place: Placement, shift: int) -> Extent:
 
 
 def _still_there(queue: Queue | None, run: Run) -> bool:
-    """Whether a queue has the extents of a run, side by side in the same segment."""
+    """Whether a queue still has the extents of a run, adjacent and in the same segment."""
     live = () if queue is None else queue.segments(run.type)
     segment = next((one for one in live if one.base == run.base), None)
     if segment is None:
@@ -316,9 +320,9 @@ def _still_there(queue: Queue | None, run: Run) -> bool:
 
 
 class RepackStep(Step):
-    """Merges parts of open segments, and gathers those of closed ones.
+    """Merges parts of open segments, and gathers those of sealed ones.
 
-    Jobs of at most `repack_bytes_max`, one after the other; `Repacker` says what they cost.
+    Runs jobs of at most `repack_bytes_max`, one after the other. Costs as in `Repacker`.
     """
 
     name = "repacking"
@@ -331,13 +335,13 @@ class RepackStep(Step):
         )
         """Limits of planning."""
         self.repacker = Repacker(tier, segments, extent_bytes_max=extent_bytes_max)
-        """Does the jobs; a compaction shares it."""
+        """Executor of the jobs. A compaction shares it."""
         self._changed: dict[QueueId, None] = dict.fromkeys(tier.state.queues)
-        """Queues to look at, in order."""
+        """Queues to check, in order."""
         self._crowded = False
 
     def published(self, changes: Sequence[StateChange]) -> None:
-        """Look at the queues of these changes next time."""
+        """Add the queues of these changes to the next run."""
         for change in changes:
             for queue_id, queue in change.queues.changed.items():
                 self._changed[queue_id] = None
@@ -355,11 +359,11 @@ class RepackStep(Step):
         return self._crowded
 
     async def step(self) -> None:
-        """Do the jobs that are worth their requests. No request where none is.
+        """Run the jobs that are worth their requests. No request if there are none.
 
         Raises:
-            Unavailable: the next run plans anew.
-            Corrupt: bytes of a queue are damaged or gone; that queue is passed over.
+            Unavailable: the next run plans again.
+            Corrupt: bytes of a queue are damaged or lost. That queue is skipped.
             Fenced: a newer owner has the tier.
         """
         options, crowded = self.tier.options, self._crowded
@@ -379,10 +383,10 @@ class RepackStep(Step):
             raise damaged[0]
 
     async def finish(self) -> None:
-        """Nothing: a clean end is no time to copy."""
+        """Do nothing: a clean end does not wait for copies."""
 
     def _is_worth_it(self, small: Sequence[Run]) -> bool:
-        """Whether small closed segments are gathered now: they fill an object, or waited long."""
+        """Whether to gather small sealed segments now: they fill an object, or waited for long."""
         options, now_ms = self.tier.options, self.tier.clock.now_ms()
         oldest_ms = min((run.sealed_ms for run in small), default=now_ms)
         waited_long = now_ms - oldest_ms >= 1000 * options.seal_wait_s_max
@@ -391,7 +395,7 @@ class RepackStep(Step):
         )
 
     async def _planned(self) -> tuple[list[Run], list[Run]]:
-        """What should be merged and gathered; queues without work are not looked at again."""
+        """Plan merges and gathering. Queues without work are not checked again."""
         merges: list[Run] = []
         gathered: list[Run] = []
         for number, queue_id in enumerate(list(self._changed)):
@@ -407,7 +411,7 @@ class RepackStep(Step):
                 del self._changed[queue_id]
             merges += found
             gathered += closed
-        self._changed = dict(self._changed)  # one that was large keeps its memory when it is empty
+        self._changed = dict(self._changed)  # an emptied dict keeps the memory of its largest size
         return merges, gathered
 
     def _level_of(self, name: str) -> int:
@@ -419,7 +423,7 @@ class RepackStep(Step):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """Jobs done, bytes that were rewritten, and by how many extents there are fewer."""
+        """Jobs, rewritten bytes, and saved extents."""
         return {
             "repack_jobs": self.repacker.jobs,
             "repacked_bytes": self.repacker.bytes,
@@ -428,7 +432,7 @@ class RepackStep(Step):
 
 
 def _jobs(runs: Sequence[Run], options: UpkeepOptions) -> Iterator[list[Run]]:
-    """Runs in jobs within the limits; those of the same parts together. Pure."""
+    """Runs in jobs within the limits. Runs of the same parts are together. Pure."""
     job: list[Run] = []
     job_bytes = 0
     for run in sorted(runs, key=lambda one: one.extents[0].object_name):
