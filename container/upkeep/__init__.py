@@ -1,1 +1,1 @@
-"""What an owner does in the background, each thing a step: snapshots, deletions, orphans."""
+"""Background steps of an owner: snapshots, deletions, garbage, merges, offload, retention."""

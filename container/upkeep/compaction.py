@@ -1,4 +1,4 @@
-"""Compaction: every merge that is due or possible, planned and run at once."""
+"""Compaction: all due and possible merges, planned and run at once."""
 
 import asyncio
 from collections import Counter
@@ -33,7 +33,7 @@ from container.upkeep.tombstones import TombstoneStep
 from provider.errors import Closed, Fenced, StoreError
 
 OPEN_JOBS_MAX = 8
-"""Jobs that are filled at the same time: planning looks at so many for each run."""
+"""Limit of open jobs in planning. Each run is compared with all of them."""
 
 
 class CompactRules(NamedTuple):
@@ -41,32 +41,32 @@ class CompactRules(NamedTuple):
 
     repacking: RepackRules
     own_bytes_min: int
-    """A closed segment of this size gets objects of its own."""
+    """Size in bytes from which a sealed segment gets objects of its own."""
     runs_max: int
     """Runs in one job."""
 
 
 class Burden(NamedTuple):
-    """What a compaction makes less of, what matters most first."""
+    """Metadata that a compaction reduces, the most important first."""
 
     scattered: int
-    """Closed segments whose bytes lie in many objects, of the queues that are rewritten."""
+    """Sealed segments with bytes in many objects, of the queues that are rewritten."""
     extents: int
     """Extents in the snapshot that name a part."""
     parts: int
 
 
 class PartsPlan(NamedTuple):
-    """Jobs, each of which makes one object, and what they change."""
+    """Jobs that create one object each, and their effect."""
 
     jobs: tuple[tuple[Run, ...], ...]
     before: Burden
     after: Burden
-    """If nothing else changes meanwhile, and no bytes are damaged."""
+    """Result without other changes and without damaged bytes."""
 
     @property
     def bytes(self) -> int:
-        """How many bytes are rewritten."""
+        """Bytes to rewrite."""
         return sum(run.bytes for job in self.jobs for run in job)
 
 
@@ -77,15 +77,15 @@ def plan_parts(
     *,
     only: Collection[QueueId] | None = None,
 ) -> PartsPlan:
-    """What is rewritten of a tier; no jobs where that would leave nothing less. O(extents).
+    """Plan the jobs of a tier. Empty if they would reduce nothing. O(extents).
 
-    Segments in manifests stay as they are: as a rule they were gathered before they went there.
+    Segments in manifests stay unchanged: most were gathered before they were moved there.
 
     Args:
-        queues: all of the tier, unchanged meanwhile.
-        parts: all of the tier; one that is not counted is not emptied on purpose.
+        queues: all of the tier, which must not change during the call.
+        parts: all of the tier. A part that is not counted is not emptied on purpose.
         rules: the limits.
-        only: rewrite these queues only; None: all.
+        only: rewrite only these queues. None: all.
     """
     ordered = sorted(queues, key=lambda queue: queue.id)
     wanted = [queue for queue in ordered if only is None or queue.id in only]
@@ -114,7 +114,7 @@ def _burden(
 
 
 def _live(queue: Queue) -> Iterable[Segment]:
-    """The segments whose bytes may be moved; those in the second store stay there."""
+    """Segments whose bytes may be moved. Those in the second store stay there."""
     return (
         one
         for kind in FLAT_FILES
@@ -126,7 +126,7 @@ def _live(queue: Queue) -> Iterable[Segment]:
 def _parts_to_empty(
     wanted: Sequence[Queue], parts: Mapping[str, Part], run_bytes_max: int
 ) -> AbstractSet[str]:
-    """Parts less than half full of which everything can be moved; none where there is only one."""
+    """Parts less than half full whose bytes can all be moved. Empty if there is only one."""
     counts, sizes = Counter[str](), Counter[str]()
     for queue in wanted:
         for segment in _live(queue):
@@ -144,7 +144,7 @@ def _parts_to_empty(
 def _runs(
     queue: Queue, parts: Mapping[str, Part], going: AbstractSet[str], rules: RepackRules
 ) -> list[Run]:
-    """What is moved of a queue. Runs of one segment follow each other."""
+    """Runs to move of a queue. Runs of one segment are consecutive."""
 
     def level_of(name: str) -> int:
         return parts[name].level if name in parts else 0
@@ -160,7 +160,7 @@ def _runs(
 def _runs_within(
     queue: Queue, segment: Segment, going: AbstractSet[str], level_of: LevelOf, rules: RepackRules
 ) -> list[Run]:
-    """Runs that become fewer extents, or empty parts that are to go."""
+    """Runs that reduce the extents, or empty the parts to remove."""
     found: list[Run] = []
     for stretch in _stretches(segment.extents, going, rules):
         rest: Sequence[Extent] = stretch
@@ -177,7 +177,7 @@ def _runs_within(
 def _stretches(
     extents: Sequence[Extent], going: AbstractSet[str], rules: RepackRules
 ) -> list[list[Extent]]:
-    """Extents side by side that are small, or lie in parts that are to go."""
+    """Adjacent extents that are small, or lie in parts to remove."""
     found: list[list[Extent]] = [[]]
     for extent in extents:
         if rules.is_small(extent) or extent.object_name in going:
@@ -188,7 +188,7 @@ def _stretches(
 
 
 def _jobs(runs: Sequence[Run], rules: CompactRules) -> tuple[tuple[Run, ...], ...]:
-    """Runs in jobs: each in the first one with room, those of the same parts near each other."""
+    """Pack runs into jobs: each into the first with room. Runs of the same parts are adjacent."""
     bytes_max = rules.repacking.run_bytes_max
     done: list[tuple[Run, ...]] = []
     filled: list[list[Run]] = []
@@ -216,7 +216,7 @@ def _jobs(runs: Sequence[Run], rules: CompactRules) -> tuple[tuple[Run, ...], ..
 def _after(
     before: Burden, jobs: Sequence[Sequence[Run]], parts: Mapping[str, Part], extent_bytes_max: int
 ) -> Burden:
-    """What is left when the jobs are done: every scattered segment is gathered by them."""
+    """Burden after the jobs. They gather every scattered segment."""
     saved = 0
     moved = Counter[str]()
     for job in jobs:
@@ -230,58 +230,59 @@ def _after(
 
 
 COMPACT_GROWTH = 1.0
-"""Index files are merged as long as two of them fit into one."""
+"""Growth for merges of index files: they continue as long as two files fit into one."""
 READS_MAX = 4
-"""Reads of one job side by side. Nothing else waits for the store, as it does beside commits."""
+"""Concurrent reads of one job. Compaction does not share the store with commits."""
 NO_PARTS = PartsPlan((), Burden(0, 0, 0), Burden(0, 0, 0))
 
 Told = Callable[[int], None]
-"""Takes the bytes that were rewritten since the last call."""
+"""Callback for the bytes rewritten since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What a compaction does to a tier as it is."""
+    """Effect of a compaction on a tier in its present state."""
 
     parts: PartsPlan
     merges: Sequence[Sequence[IndexFile]]
-    """Index files that become one each, one merge after the other."""
+    """Index files to merge into one each, one merge after the other."""
     due: int
     """Objects whose deletion is due."""
 
     @property
     def bytes(self) -> int:
-        """How many bytes are rewritten."""
+        """Bytes to rewrite."""
         return self.parts.bytes + sum(one.size for group in self.merges for one in group)
 
     @property
     def index_files_saved(self) -> int:
-        """How many index files fewer there are afterwards."""
+        """Number of index files saved."""
         return sum(len(group) - 1 for group in self.merges)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether there is no work."""
         return not (self.parts.jobs or self.merges or self.due)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionLimits:
-    """What is compacted, and in what portions."""
+    """Scope and portions of a compaction."""
 
     upkeep: UpkeepOptions
-    """`repack_bytes_max` and its neighbours are those of the jobs."""
+    """Limits of the jobs (`repack_bytes_max` and others)."""
     extent_bytes_max: int
     has_parts: bool
-    """Whether messages lie in parts, as in an object store; else only index files are merged."""
+    """Whether messages lie in parts, as in an object store. Otherwise only index files are merged.
+    """
     index: IndexOptions | None
-    """None: index files stay as they are."""
+    """None: index files stay unchanged."""
     queues: Collection[QueueId] | None = None
-    """Rewrite the messages of these only; None: of all."""
+    """Queues whose messages are rewritten. None: all."""
 
     @property
     def rules(self) -> CompactRules:
-        """The limits of planning parts."""
+        """Limits of planning parts."""
         one = self.upkeep
         repacking = RepackRules(
             one.extents_max, one.merge_fan, self.extent_bytes_max, one.repack_bytes_max
@@ -290,7 +291,7 @@ class CompactionLimits:
 
 
 def plan_compaction(state: TierState, limits: CompactionLimits, *, now_ms: int) -> CompactionPlan:
-    """What a compaction does, and what it leaves. Pure; O(extents and index files)."""
+    """Plan a compaction. Pure. O(extents and index files)."""
     parts, merges = NO_PARTS, list[tuple[IndexFile, ...]]()
     if limits.has_parts:
         parts = plan_parts(state.queues.values(), state.parts, limits.rules, only=limits.queues)
@@ -303,7 +304,7 @@ def plan_compaction(state: TierState, limits: CompactionLimits, *, now_ms: int) 
 
 @dataclass(slots=True)
 class Compaction:
-    """One compaction by an owner; the steps that it uses do not run meanwhile."""
+    """Single compaction by an owner. The steps that it uses do not run meanwhile."""
 
     tier: OwnedTier
     repacking: RepackStep | None
@@ -311,16 +312,16 @@ class Compaction:
     tombstones: TombstoneStep
     limits: CompactionLimits
     jobs_max: int
-    """Jobs side by side; the memory of each is what `Repacker` says, of `READS_MAX` reads."""
+    """Concurrent jobs. Each needs the memory of `Repacker` with `READS_MAX` reads."""
     told: Told
     failures: list[StoreError] = field(default_factory=list[StoreError])
-    """What could not be read or deleted; all else was done."""
+    """Errors of reads and deletions. All other work was done."""
 
     async def run(self) -> None:
-        """Do everything, then delete what is due.
+        """Do all merges, then delete due objects.
 
         Raises:
-            Unavailable: what was done stays done; the next compaction goes on.
+            Unavailable: finished work is kept. The next compaction continues.
             Fenced: a newer owner has the tier.
         """
         if self.repacking is not None and self.limits.has_parts:
@@ -330,7 +331,7 @@ class Compaction:
         await self._delete()
 
     async def _rewrite(self, repacking: RepackStep) -> None:
-        """Plan and do jobs until a plan has none, or the last one did not lessen anything."""
+        """Plan and run jobs until a plan is empty, or the last plan reduced nothing."""
         last: Burden | None = None
         while True:
             plan = await self._planned(repacking)
@@ -341,7 +342,7 @@ class Compaction:
             await side_by_side(plan.jobs, work, at_once=min(self.jobs_max, len(plan.jobs)))
 
     async def _planned(self, repacking: RepackStep) -> PartsPlan:
-        """The next plan, made in a thread: a large tier takes seconds, and commits may go on."""
+        """Make the next plan, in a thread: a large tier takes seconds, and commits may continue."""
         state, damaged = self.tier.state, repacking.repacker.passed_over
         queues, only = state.queues.copy(), self.limits.queues
         wanted = [
@@ -357,7 +358,7 @@ class Compaction:
         self.told(sum(run.bytes for run in job))
 
     async def _delete(self) -> None:
-        """Delete what is due, as many as one step may at a time."""
+        """Delete due objects, in batches of one step."""
         left: int | None = None
         while self._due() and (left is None or self._due() < left):
             left = self._due()
@@ -365,10 +366,10 @@ class Compaction:
                 await self.tombstones.finish()
             except (Fenced, Closed):
                 raise
-            except StoreError as error:  # it is tried again by the next owner
+            except StoreError as error:  # the next owner retries it
                 self.failures.append(error)
 
     def _due(self) -> int:
-        """Tombstones that are due."""
+        """Number of due tombstones."""
         now_ms = self.tier.clock.now_ms()
         return sum(one.not_before_ms <= now_ms for one in self.tier.state.tombstones.values())

@@ -20,20 +20,20 @@ from container.upkeep.snapshots import SnapshotStep
 from provider.file_segments import FileSegments
 
 KIND = "first files"
-"""The kind of the attempts that announce them."""
+"""Kind of the attempts that announce first files."""
 DROPPED = "dropped queue"
-"""The kind of the attempts that announce what a deleted queue may still leave."""
+"""Kind of the attempts that announce files that a deleted queue may still leave."""
 
 
 def attempt_of(queue: QueueId) -> str:
-    """The name of the attempt that announces a queue's first files."""
+    """Name of the attempt that announces a queue's first files."""
     return f"{KIND}: {queue}"
 
 
 def announcements(
     state: TierState, queues: Iterable[QueueId], *, epoch: int, now_ms: int
 ) -> list[PutAttempt]:
-    """What must be published before files of `queues` are made. Pure; empty if all are known."""
+    """Announcements to publish before files of `queues` are created. Pure. Empty if known."""
     wanted: list[PutAttempt] = []
     for queue in queues:
         known = state.attempts.get(attempt_of(queue))
@@ -44,10 +44,10 @@ def announcements(
 
 
 def taken_up(state: TierState, queues: Collection[QueueId]) -> list[Operation]:
-    """What the transaction that begins `queues` does to their announcements. Pure.
+    """Changes of the announcements in the transaction that begins `queues`. Pure.
 
-    Files that an earlier owner has left of them may be ours by now: their tombstones go. The
-    commit itself says which of the names are in use.
+    Files left by an earlier owner may have been taken over: their tombstones are dropped. The
+    commit itself defines the names in use.
     """
     announced = {str(queue): queue for queue in queues if attempt_of(queue) in state.attempts}
     ended: list[Operation] = [EndAttempt(attempt_of(queue)) for queue in announced.values()]
@@ -58,7 +58,7 @@ def taken_up(state: TierState, queues: Collection[QueueId]) -> list[Operation]:
 def left_of(state: TierState, queues: Iterable[QueueId]) -> list[str]:
     """Files with tombstones in the directories of `queues` that the tier does not have. Pure.
 
-    No deletion of them may be on its way when their tombstones go: nothing would repeat it.
+    No deletion of them may be in flight when their tombstones are dropped: nothing would repeat it.
     """
     begun = {str(queue) for queue in queues if queue not in state.queues}
     return [
@@ -67,18 +67,18 @@ def left_of(state: TierState, queues: Iterable[QueueId]) -> list[str]:
 
 
 def _queue_of(attempt: Attempt) -> QueueId:
-    """The queue that an attempt has announced."""
+    """Queue of an announcing attempt."""
     topic, number = attempt.output_prefix.rstrip("/").rsplit("/", 1)
     return QueueId(topic, int(number))
 
 
 class FirstFilesStep(Step):
-    """Gives tombstones to files that earlier owners have announced and not published.
+    """Adds tombstones to announced files that earlier owners did not publish.
 
-    Those are first files, and what a deleted queue has left.
+    These are first files, and files left by a deleted queue.
 
-    One request for each announced queue, after the first snapshot and at a clean end; at most
-    `orphan_queues_per_step_max` in a run. Waits while the owner that announced them may still live.
+    One request for each announced queue, after the first snapshot and at a clean end. At most
+    `orphan_queues_per_step_max` in a run. Waits while the owner that announced them may be alive.
     """
 
     name = "first_files"
@@ -92,7 +92,7 @@ class FirstFilesStep(Step):
         self._found = 0
 
     async def step(self) -> None:
-        """Look for what the next announced queues have left.
+        """Search for files of the next announced queues.
 
         Raises:
             Unavailable: the next run begins again.
@@ -102,7 +102,7 @@ class FirstFilesStep(Step):
             await self._search()
 
     async def finish(self) -> None:
-        """Look once more. Raises what `step` raises."""
+        """Search once more. Raises as `step`."""
         await self._search()
 
     async def _search(self) -> None:
@@ -117,7 +117,7 @@ class FirstFilesStep(Step):
         planned = self.tier.journal.planned
         for attempt, names in listed:
             if planned.attempts.get(attempt.attempt_id) != attempt:
-                continue  # a commit of ours has taken it up meanwhile
+                continue  # a commit of ours has begun it since
             operations.append(EndAttempt(attempt.attempt_id))
             if _queue_of(attempt) not in planned.queues:
                 found += [name for name in names if name not in planned.tombstones]
@@ -140,5 +140,5 @@ class FirstFilesStep(Step):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """First files of earlier owners that were never published, and were given tombstones."""
+        """First files of earlier owners that were never published, and got tombstones."""
         return {"first_files": self._found}

@@ -46,20 +46,20 @@ from provider.stores.verified import PROBE_PREFIX, probe
 
 @dataclass(frozen=True, slots=True)
 class FilesOfQueue:
-    """Files of a queue that no segment in the snapshot and no tombstone names."""
+    """Files of a queue that neither a segment in the snapshot nor a tombstone names."""
 
     orphans: tuple[str, ...]
-    """Below the published end of their flat file and in no manifest's range: nothing refers to
-    them."""
+    """Files below the published end of their flat file, outside the ranges of manifests:
+    unreferenced."""
     doubtful: tuple[tuple[ManifestRef, tuple[str, ...]], ...]
-    """Manifests in whose ranges there are more files than they list, or files of a queue that was
-    offloaded, with those files."""
+    """Manifests with more files in their range than they list, or files of an offloaded queue, with
+    these files."""
     above: tuple[str, ...]
-    """At or above the published end: a commit may have made them, or be making them."""
+    """Files at or above the published end: a commit may have created them, or be creating them."""
 
 
 def sort_files(state: TierState, queue_id: QueueId, names: Iterable[str]) -> FilesOfQueue:
-    """Sort the files of a queue's directory by what the state says of them. Pure.
+    """Classify the files of a queue's directory by the state. Pure.
 
     Microseconds for each name. A name that is not exactly a segment's is in no group.
     """
@@ -84,7 +84,7 @@ def sort_files(state: TierState, queue_id: QueueId, names: Iterable[str]) -> Fil
                 listed.setdefault(ref, []).append(name)
             else:
                 (above if base >= end else orphans).append(name)
-    # Offloaded segments have no file here any more, in whose place an orphan would be counted.
+    # Offloaded segments have no file here, so an orphan would be counted in their place.
     doubtful = tuple(
         (ref, tuple(some))
         for ref, some in listed.items()
@@ -94,13 +94,13 @@ def sort_files(state: TierState, queue_id: QueueId, names: Iterable[str]) -> Fil
 
 
 def _segments_of(queue: QueueId, names: Iterable[str]) -> tuple[str, ...]:
-    """Those that are exactly the names of the queue's segments."""
+    """Names of exactly this queue's segments."""
     parsed = ((name, parse_segment_name(name)) for name in names)
     return tuple(name for name, said in parsed if said is not None and said.queue == queue)
 
 
 class OrphanStep(Step):
-    """The search of one ownership: it ends by itself, and then makes no more requests.
+    """Search for orphans of one ownership. It ends by itself, and then makes no more requests.
 
     A queue counts as searched once the tombstones of its orphans are published.
     """
@@ -108,7 +108,7 @@ class OrphanStep(Step):
     name = "orphans"
 
     def __init__(self, tier: OwnedTier, snapshots: SnapshotStep, *, own_files: bool = True) -> None:
-        """`own_files`: segments have files of their own; else no queue's directory is listed."""
+        """`own_files`: segments have files of their own. Otherwise no directory is listed."""
         super().__init__(tier)
         self._snapshots = snapshots
         self._manifests = ManifestReader(tier.store)
@@ -117,7 +117,7 @@ class OrphanStep(Step):
         self._left = _rotated_by_epoch(tier.state, self._queues_max) if own_files else {}
         self._above: dict[QueueId, tuple[str, ...]] = {}
         self._searching: dict[QueueId, Queue | None] = {}
-        """Queues that this run has listed, as last published; None: cut or dropped since."""
+        """Listed queues of this run, as last published. None: truncated or dropped since."""
         self._own_done = False
         self._found = 0
 
@@ -126,22 +126,22 @@ class OrphanStep(Step):
 
     @property
     def _is_first_owner(self) -> bool:
-        return self.tier.journal.epoch == 1  # no owner before us could leave an orphan
+        return self.tier.journal.epoch == 1  # no earlier owner could leave an orphan
 
     async def step(self) -> None:
-        """Search the next queues, once a snapshot makes the next start short.
+        """Search the next queues, once a snapshot exists, which shortens the next start.
 
         Raises:
-            Unavailable: the next run goes on with the same queue, after the others.
-            Corrupt, Denied, OutOfRange: something of a queue cannot be read; that queue is
-                passed over.
+            Unavailable: the next run continues with the same queue, after the others.
+            Corrupt, Denied, OutOfRange: a manifest of a queue cannot be read. That queue is
+                skipped.
             Fenced: a newer owner has the tier.
         """
         if self._snapshots.written > 0 and not self._is_first_owner:
             await self._search()
 
     async def finish(self) -> None:
-        """Search all queues once more. Raises what `step` raises."""
+        """Search all queues once more. Raises as `step`."""
         if self._is_first_owner:
             return
         if not self._own_files:
@@ -154,20 +154,20 @@ class OrphanStep(Step):
                 await self._search()
             except (Corrupt, Denied, OutOfRange) as error:
                 first = first or error
-                if len(self._left) == left:  # not of a queue, which would be passed over
+                if len(self._left) == left:  # the error is not of a queue, which would be skipped
                     break
         if first is not None:
             raise first
 
     def published(self, changes: Sequence[StateChange]) -> None:
-        """Note which of the listed queues were cut: their names may be in use again."""
+        """Record truncations of listed queues: their names may be in use again."""
         for change in changes:
             for queue_id in self._searching.keys() & change.queues.changed.keys():
                 before, queue = self._searching[queue_id], change.queues.changed[queue_id]
                 self._searching[queue_id] = None if _was_cut(before, queue) else queue
 
     async def _search(self) -> None:
-        """Search the next queues; no request if there is none."""
+        """Search the next queues. No request if there is none."""
         try:
             await self._search_listed()
         finally:
@@ -185,7 +185,7 @@ class OrphanStep(Step):
                 found[queue] = await self._orphans_of(queue)
             except Unavailable as error:
                 first = error
-                self._left[queue] = self._left.pop(queue)  # last, so that the others have a turn
+                self._left[queue] = self._left.pop(queue)  # last, so that the others get a turn
                 break
             except (Corrupt, Denied, OutOfRange) as error:
                 first = first or error
@@ -200,7 +200,7 @@ class OrphanStep(Step):
             raise first
 
     def _requeue_outgrown(self) -> None:
-        """Search queues again that have grown past files which a commit could have been making."""
+        """Search queues again that have grown past files that a commit could have been creating."""
         state = self.tier.state
         for queue_id, names in list(self._above.items()):
             queue = state.queues.get(queue_id)
@@ -213,7 +213,7 @@ class OrphanStep(Step):
                 del self._above[queue_id]
 
     async def _own_names(self) -> list[str]:
-        """Objects below `@` that upkeep, a tail cut or a probe makes. Three requests."""
+        """Objects below `@` of upkeep, tail truncations and probes. Three requests."""
         return [
             entry.name
             for prefix in (MANIFEST_PREFIX, KEPT_PREFIX, PROBE_PREFIX)
@@ -221,7 +221,10 @@ class OrphanStep(Step):
         ]
 
     async def _orphans_of(self, queue: QueueId) -> Sequence[str]:
-        """One request, and one for each doubtful manifest that is not in the reader's cache."""
+        """Find the orphans of a queue.
+
+        One request, and one for each doubtful manifest that is not in the reader's cache.
+        """
         record = self.tier.state.queues.get(queue)
         if record is None:
             return ()
@@ -248,20 +251,20 @@ class OrphanStep(Step):
 
 
 def _was_cut(before: Queue | None, queue: Queue | None) -> bool:
-    """Whether a flat file of a queue became shorter, so that its names may come again."""
+    """Whether a flat file of a queue became shorter, so that its names may be reused."""
     if before is None or queue is None:
         return True
     return any(queue.flat_end(kind) < before.flat_end(kind) for kind in FLAT_FILES)
 
 
 def _still_orphans(state: TierState, names: Sequence[str]) -> list[str]:
-    """Those that a tail cut has not made usable again since they were found."""
+    """Orphans that a tail truncation has not made usable again since."""
     used = names_in_use(state) if names else set[str]()
     return [name for name in names if name not in used and not may_come_back(state, name)]
 
 
 def _rotated_by_epoch(state: TierState, step: int) -> dict[QueueId, None]:
-    """All queues; each owner begins with others, so that many short-lived owners see them all."""
+    """All queues, rotated by epoch, so that many short-lived owners together search all of them."""
     queues = sorted(state.queues)
     start = state.broker.epoch * step % len(queues) if queues else 0
     return dict.fromkeys(queues[start:] + queues[:start])
@@ -270,15 +273,15 @@ def _rotated_by_epoch(state: TierState, step: int) -> dict[QueueId, None]:
 UNREFERENCED = "nothing refers to it"
 
 NAMES_AT_ONCE_MAX = 1_000
-"""Tombstones in one transaction, some 130 bytes each; a tier may have any number of parts."""
+"""Tombstones in one transaction, some 130 bytes each. A tier may have any number of parts."""
 
 
 class PartsStep(Step):
-    """Gives tombstones to parts that were never published.
+    """Adds tombstones to parts that were never published.
 
-    Costs what `FileSegments.earlier_objects` costs, once for each ownership after the first
-    snapshot, and at a clean end. Where an older program wrote the tier also one request for each
-    manifest of the tier, once. Memory: the names of parts.
+    Costs as `FileSegments.earlier_objects`, once for each ownership after the first snapshot, and
+    at a clean end. If an older program wrote the tier, also one request for each manifest of the
+    tier, once. Memory: the names of parts.
     """
 
     name = "parts"
@@ -291,7 +294,7 @@ class PartsStep(Step):
         *,
         grace_ms: int,
     ) -> None:
-        """`grace_ms`: what older programs cut off stays for so long, and nothing tells it apart."""
+        """`grace_ms`: time that parts stay which an older program may have truncated."""
         super().__init__(tier)
         self._snapshots = snapshots
         self._segments = segments
@@ -301,11 +304,11 @@ class PartsStep(Step):
         self._found = 0
 
     async def step(self) -> None:
-        """Count if nobody has, bury what failed, and search when a snapshot was written.
+        """Count references if required, bury failed parts, and search after a snapshot.
 
         Raises:
-            Unavailable, OutOfRange: a manifest cannot be read now; the next run goes on.
-            Corrupt, Denied: a manifest cannot be read; nothing is given a tombstone.
+            Unavailable, OutOfRange: a manifest cannot be read now. The next run continues.
+            Corrupt, Denied: a manifest cannot be read. No tombstones are added.
             Fenced: a newer owner has the tier.
         """
         await self._count()
@@ -314,13 +317,13 @@ class PartsStep(Step):
             await self._search()
 
     async def finish(self) -> None:
-        """Search once more. Raises what `step` raises."""
+        """Search once more. Raises as `step`."""
         await self._count()
         await self._bury_forsaken()
         await self._search()
 
     async def _count(self) -> None:
-        """Begin to count references where an older program did not."""
+        """Begin to count references that an older program left uncounted."""
         journal = self.tier.journal
         named: dict[str, Counter[str]] = {}
         while not journal.planned.parts_counted:
@@ -332,7 +335,7 @@ class PartsStep(Step):
             ]
             for ref in missing:
                 named[ref.object_name] = references(await self._manifests.segments(ref))
-            if not missing:  # and no await since: these are the manifests of the planned state
+            if not missing:  # no await since: these are the manifests of the planned state
                 counts = Counter[str]()
                 for queue in journal.planned.queues.values():
                     for ref in queue.manifests:
@@ -340,18 +343,18 @@ class PartsStep(Step):
                 await journal.publish([CountParts(tuple(sorted(counts.items())))])
 
     async def _bury_forsaken(self) -> None:
-        """Give tombstones to parts of ours that were perhaps made, and not published."""
+        """Add tombstones to parts of ours that may exist unpublished."""
         forsaken, planned = self._segments.forsaken, self.tier.journal.planned
         seen, known = len(forsaken), planned.parts.keys() | planned.tombstones.keys()
         await self._bury([name for name in forsaken if name not in known])
-        del forsaken[:seen]  # others may have come meanwhile
+        del forsaken[:seen]  # others may have been added since
 
     async def _search(self) -> None:
         if self.tier.journal.epoch == 1:
-            return  # no owner before us could leave anything
+            return  # no earlier owner could leave anything
         listed = await self._segments.earlier_objects()
         planned = self.tier.journal.planned
-        # References to them only go, and the state sees to those that lose the last one.
+        # Their references can only decrease. The state handles the last one.
         unknown = set(listed) - planned.parts.keys() - planned.tombstones.keys()
         await self._bury(sorted(unknown))
         self._searched = True
@@ -369,29 +372,29 @@ class PartsStep(Step):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """Objects that were given tombstones."""
+        """Objects that got tombstones."""
         return {"parts_unreferenced": self._found}
 
 
 class OffloadedParts(PackedSegments):
-    """`FileSegments` below the tier's home in the second store; it gets one when it is needed."""
+    """`FileSegments` below the tier's home in the second store, which is created on demand."""
 
     def __init__(self, tier: OwnedTier) -> None:
         home = home_of(tier.state.attempts)
         super().__init__(tier.store, epoch=tier.journal.epoch, rng=tier.rng, home=home)
         self._tier = tier
         self._is_known = False
-        """Whether it was seen to be the store that the tier was offloaded to."""
+        """Whether it was verified as the store that the tier was offloaded to."""
 
     async def settle(self) -> None:
-        """Have a home in the right second store, before anything is made there.
+        """Establish the home in the right second store, before any object is created there.
 
-        The first offload publishes a home, probes the store, leaves the object there by which it is
-        known again, and publishes where that is; so does one that follows older programs. An owner
-        reads that object once, and publishes another place that has it.
+        The first offload publishes a home, probes the store, creates the object that identifies it,
+        and publishes its place. So does the first offload after older programs. Each owner reads
+        that object once, and publishes the store's place if it has changed.
 
         Raises:
-            Denied: it is another store than the tier was offloaded to, or keeps no promises.
+            Denied: it is not the store that the tier was offloaded to, or violates its contract.
             Unavailable: it does not answer.
             Fenced: a newer owner has the tier.
         """
@@ -412,7 +415,7 @@ class OffloadedParts(PackedSegments):
         self._is_known = True
 
     async def _refuse_empty(self) -> None:
-        """Refuse a store that lacks what an older program has offloaded there, without a mark."""
+        """Refuse a store without a mark that lacks an offloaded object of an older program."""
         store, parts = self._tier.store, self._tier.state.parts
         name = next((one for one in parts if is_offloaded(one)), None)
         if name is None:
@@ -424,14 +427,14 @@ class OffloadedParts(PackedSegments):
             raise Denied(lacking_text(place), name) from error
 
     async def _leave_mark(self) -> None:
-        """Probe the store, and make the object by which it is known again."""
+        """Probe the store, and create the object that identifies it."""
         store, prefix = self._tier.store, parts_prefix(self.home)
         rng = Random(self._tier.rng.randbytes(NONCE_BYTES))  # noqa: S311 - of a throw-away name
         await probe(store, rng=rng, prefix=f"{prefix}{PROBE_PREFIX}")
         text = mark(self.home, self._tier.state.broker)
         try:
             await store.create(mark_name(self.home), [text])
-        except AlreadyExists:  # an earlier try, or a rival
+        except AlreadyExists:  # an earlier attempt, or a rival
             return
 
     async def _put_home(self, home: str, *, place: str) -> None:
@@ -440,7 +443,7 @@ class OffloadedParts(PackedSegments):
         await journal.publish([PutAttempt(attempt)])
 
     async def earlier_objects(self) -> list[str]:
-        """Those of earlier owners, and what probes have left; `FileSegments.earlier_objects`.
+        """Objects of earlier owners, and those left by probes. See `FileSegments.earlier_objects`.
 
         No request without a home.
         """
@@ -456,11 +459,11 @@ class OffloadedParts(PackedSegments):
 
 
 class OffloadedPartsStep(PartsStep):
-    """Gives tombstones to objects in the second store that were never published."""
+    """Adds tombstones to objects in the second store that were never published."""
 
     name = "offloaded parts"
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """Objects in the second store that were given tombstones."""
+        """Objects in the second store that got tombstones."""
         return {"offloaded_unreferenced": self._found}

@@ -38,33 +38,33 @@ from provider.ranges import QueueOffset
 
 @dataclass(frozen=True, slots=True)
 class IndexBuilding:
-    """What the steps of one owner that make index files share."""
+    """State that an owner's steps share for creating index files."""
 
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    """Those of the owner's files, from 1."""
+    """Numbers of the owner's files, from 1."""
     memory: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a file is made: one at a time is in memory."""
+    """Held while a file is built, so that only one at a time is in memory."""
 
 
 class IndexWriter:
-    """The index files of one step: each is written, then published or given a tombstone."""
+    """Index files of one step. Each is written, then published or given a tombstone."""
 
     def __init__(self, tier: OwnedTier, building: IndexBuilding) -> None:
         self._tier = tier
         self._building = building
         self._tried: dict[str, None] = {}
-        """Names that files of ours may have in the store without being published."""
+        """Names of files that may be in the store unpublished."""
 
     def __repr__(self) -> str:
         return f"<IndexWriter: {len(self._tried)} not settled>"
 
     async def write(self, raw: NDArray[np.uint8], coverage: Coverage) -> IndexFile:
-        """Store a file under a name of ours that is free; `settled` follows. One request.
+        """Write a file under a free name of this owner. `settled` must follow. One request.
 
-        A name is taken only where a tier was imported again whose journal was lost.
+        A name is taken only if a tier was imported again after its journal was lost.
 
         Raises:
-            Unavailable: unknown outcome; `bury_tried` will give it a tombstone.
+            Unavailable: the outcome is unknown. `bury_tried` will add a tombstone.
         """
         while True:
             base = IndexBase(self._tier.journal.epoch, next(self._building.numbers)).number
@@ -90,11 +90,11 @@ class IndexWriter:
         )
 
     def settled(self, name: str) -> None:
-        """A file is published."""
+        """Stop tracking a published file."""
         self._tried.pop(name, None)
 
     async def bury_tried(self) -> None:
-        """Give tombstones to what earlier runs have perhaps written and did not publish.
+        """Add tombstones for files that earlier runs may have written and did not publish.
 
         Raises:
             Fenced: a newer owner has the tier.
@@ -110,7 +110,7 @@ PIECE_BYTES = 4 << 20
 
 
 class IndexStep(Step):
-    """Reads what no index has, seals files, and gives tombstones to those of dead owners."""
+    """Reads unindexed messages, seals files, and adds tombstones to files of dead owners."""
 
     name = "index"
 
@@ -121,8 +121,8 @@ class IndexStep(Step):
         self._writer = IndexWriter(tier, building)
         self._manifests = ManifestReader(tier.store)
         self._published: tuple[Collected, str] | None = None
-        """What was last published, perhaps, and under which name."""
-        self._searched = tier.journal.epoch == 1  # no owner before us could leave an orphan
+        """Last publication with possibly unknown outcome, and the file's name."""
+        self._searched = tier.journal.epoch == 1  # no earlier owner could leave an orphan
         self._damaged: dict[tuple[QueueId, int | None], list[Span]] = {}
         """Messages of a queue, in a generation, whose keys cannot be read."""
         self._sealed = 0
@@ -132,11 +132,11 @@ class IndexStep(Step):
         return f"<IndexStep: {self._sealed} files sealed, {self._keys!r}>"
 
     async def step(self) -> None:
-        """Do what is due: a listing once, a read for what no index has, two requests a file.
+        """Do the due work: a listing once, a read for unindexed messages, two requests a file.
 
         Raises:
-            Corrupt, Denied, OutOfRange: keys of some messages cannot be read; others were.
-            Unavailable: the next run goes on.
+            Corrupt, Denied, OutOfRange: keys of some messages cannot be read. Others were.
+            Unavailable: the next run continues.
             Fenced: a newer owner has the tier.
         """
         await self._writer.bury_tried()
@@ -151,9 +151,9 @@ class IndexStep(Step):
             raise unlisted
 
     async def finish(self) -> None:
-        """Seal what would take long to be read again, and search for orphans if no run did.
+        """Seal keys that are costly to read again, and search for orphans unless a run did.
 
-        Raises what `step` raises.
+        Raises as `step`.
         """
         options, collected = self._keys.options, self._keys.unsealed.collecting
         is_worth_it = (
@@ -166,7 +166,7 @@ class IndexStep(Step):
 
     @property
     def urgent(self) -> bool:
-        """Whether memory is full of items, or a file was left to be sealed."""
+        """Whether memory is full of items, or a file is still to be sealed."""
         return self._keys.unsealed.is_full or self._keys.unsealed.sealing is not None
 
     def _is_due(self) -> bool:
@@ -187,7 +187,7 @@ class IndexStep(Step):
         if unsealed.sealing is not None:  # memory was full, or an earlier run was interrupted
             part, name = self._published or (None, "")
             accepted = part is unsealed.sealing and name in self.tier.journal.planned.index_files
-            if accepted or not unsealed.sealing.spans:  # all that it had may be cut off
+            if accepted or not unsealed.sealing.spans:  # all may be truncated
                 unsealed.sealed()
             else:
                 await self._seal(unsealed.sealing)
@@ -195,11 +195,11 @@ class IndexStep(Step):
             await self._seal(unsealed.begin_sealing())
 
     async def _seal(self, part: Collected) -> None:
-        """Write and publish a file of what was collected."""
+        """Write and publish a file of collected keys."""
         async with self._building.memory:
             if part.spans:
                 await self._seal_alone(part)
-            else:  # cut off while another file was being made
+            else:  # truncated while another file was being built
                 self._keys.unsealed.sealed()
 
     async def _seal_alone(self, part: Collected) -> None:
@@ -218,10 +218,11 @@ class IndexStep(Step):
         )
         file = await self._writer.write(raw, rows)
         name = file.object_name
-        # From here to the acceptance by the journal nothing else runs: no cut comes in between.
+        # No other task runs from here to the acceptance by the journal, so no truncation
+        # intervenes.
         planned = tier.journal.planned
         if any(_generation(planned, queue) != seen for queue, seen in generations.items()):
-            return  # cut meanwhile: the next run makes another file of what is left
+            return  # truncated since: the next run makes another file of the rest
         self._published = (part, name)
         await tier.journal.publish([PutIndexFile(file)])
         self._keys.unsealed.sealed()
@@ -230,7 +231,7 @@ class IndexStep(Step):
         self._sealed += 1
 
     async def _search(self) -> None:
-        """Give tombstones to files of earlier owners that were never published. One listing."""
+        """Add tombstones to unpublished files of earlier owners. One listing."""
         if self._searched:
             return
         listed = [entry.name for entry in await self.tier.store.list(INDEX_PREFIX)]
@@ -249,7 +250,7 @@ class IndexStep(Step):
     # Catching up.
 
     async def _catch_up(self) -> None:
-        """Read messages whose keys are nowhere, as many as one run may."""
+        """Read unindexed messages, up to the limit of one run."""
         left = self._keys.options.catch_up_bytes_max
         first: StoreError | None = None
         for queue, spans in (await self._missing()).items():
@@ -271,7 +272,7 @@ class IndexStep(Step):
             raise first
 
     async def _missing(self) -> dict[QueueId, list[Span]]:
-        """By queue, the offsets whose keys are nowhere. No request."""
+        """Unindexed offsets by queue. No request."""
         found: dict[QueueId, list[Span]] = {}
         for number, queue in enumerate(self._keys.doubted()):
             if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:  # of all queues, after a start
@@ -281,9 +282,9 @@ class IndexStep(Step):
         return found
 
     async def _read_around(self, queue: QueueId, span: Span, left: int) -> int:
-        """Take the keys of a span some of whose files are lost, file by file; what is left.
+        """Read the keys of a span with lost files, file by file. Return the rest of `left`.
 
-        The next run tries the lost ones again, for they may be brought back.
+        The next run retries the lost ones, as they may be restored.
         """
         record = self.tier.state.queues.get(queue)
         if record is None:
@@ -291,7 +292,7 @@ class IndexStep(Step):
         try:
             edges = await self._edges(record)
         except (Corrupt, Denied, OutOfRange):
-            return left  # of a manifest that is lost, too, nothing can be told
+            return left  # with a lost manifest the edges are unknown
         for missing in self._keys.missing_of(queue):
             begin, end = max(missing[0], span[0]), min(missing[1], span[1])
             inside = [edge for edge in edges if begin < edge < end]
@@ -303,7 +304,7 @@ class IndexStep(Step):
         return left
 
     async def _edges(self, record: Queue) -> list[int]:
-        """The offsets at which a queue's files begin, of both kinds. A request a manifest."""
+        """Offsets at which a queue's files begin, of both types. A request a manifest."""
         container = MessageQueueContainer(
             record.id, lambda _: record, self.tier.store, self._manifests
         )
@@ -313,12 +314,12 @@ class IndexStep(Step):
         return sorted(edges | {one.base // UNIT_BYTES for one in units})
 
     async def _read(self, queue: QueueId, span: Span, left: int) -> int:
-        """Take the keys of a span, as far as `left` bytes go; how many are left."""
+        """Read the keys of a span, up to `left` bytes. Return the rest of `left`."""
         at, end = span
         while at < end and left > 0:
             record = self.tier.state.queues.get(queue)
             if record is None or record.min_offset > at:
-                break  # deleted meanwhile
+                break  # deleted since
             container = MessageQueueContainer(
                 queue, self.tier.state.queues.get, self.tier.store, self._manifests
             ).as_of(record)
@@ -357,7 +358,7 @@ class IndexStep(Step):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """Files sealed, items in memory, messages that were read again for their keys."""
+        """Sealed files, items in memory, and messages read again for their keys."""
         return {
             "index_files_sealed": self._sealed,
             "index_items_unsealed": self._keys.unsealed.items,
@@ -365,7 +366,7 @@ class IndexStep(Step):
         }
 
     def check(self) -> None:
-        """Assert what the collector's items promise."""
+        """Assert the invariants of the collector."""
         self._keys.check()
 
 
@@ -375,29 +376,29 @@ def _generation(state: TierState, queue: QueueId) -> int | None:
 
 
 def _built(parts: Sequence[KeyItems]) -> NDArray[np.uint8]:
-    """The bytes of a file of these items."""
+    """Build the bytes of a file of these items."""
     items = joined(parts)
     begin = fitting_begin(int(items["store_timestamp"].min())) if len(items) else 0
     return seal_index(items, slots=fitting_slots(len(items)), begin_timestamp=begin)
 
 
 def _runs(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Rows `[first, last)` whose offsets follow each other."""
+    """Rows `[first, last)` with consecutive offsets."""
     cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
     edges = [0, *cuts.tolist(), len(offsets)]
     return [(a, b) for a, b in pairwise(edges) if a < b]
 
 
 ROWS_PER_TURN = 5_000
-"""Rows of coverage that are looked at before other tasks get a turn: some ms."""
+"""Rows of coverage that are checked before other tasks get a turn: some ms."""
 
 
 class IndexExpiryStep(Step):
-    """Unpublishes index files all of whose messages have expired, were cut off or deleted.
+    """Unpublishes index files whose messages have all expired, or were truncated or deleted.
 
-    Each file has a *witness*: a row of its coverage that still has messages. Only where the queue
-    of a witness lost messages is another one sought, from there on: what came before it is gone for
-    good. So all runs together cost O(coverage) once for each file, whatever the tier has.
+    Each file has a *witness*: a row of its coverage that still has messages. A new witness is
+    searched only if the queue of the old one lost messages, and from that row on: earlier rows are
+    gone for good. So all runs together cost O(coverage) once for each file, for any size of tier.
     """
 
     name = "index-expiry"
@@ -405,24 +406,24 @@ class IndexExpiryStep(Step):
     def __init__(self, tier: OwnedTier) -> None:
         super().__init__(tier)
         self._sought: dict[str, int] = dict.fromkeys(tier.state.index_files, 0)
-        """Files without a known witness, and the row from which one is sought."""
+        """Files without a known witness, and the row at which the search for one continues."""
         self._witnesses: dict[QueueId, dict[str, int]] = {}
-        """By queue, the files whose witness is a row of it, and which."""
+        """By queue, the files with a witness in it, and the row."""
         self._known: dict[str, QueueId] = {}
         """By file, the queue of its witness."""
         self._begins: dict[QueueId, int] | None = None
-        """Of each queue its first offset, 0 where it is missing, while there are files without
-        coverage; None: there are none."""
+        """First offset of each queue (0 if missing) while there are files without coverage. None:
+        there are none."""
         self._bare_is_due = True
         self._firsts: dict[QueueId, int] = {}
-        """Of each queue with a witness, the first offset as it was last seen."""
+        """First offset, at the last check, of each queue with a witness."""
         self._expired = 0
 
     def __repr__(self) -> str:
         return f"<IndexExpiryStep: {self._expired} files expired>"
 
     def published(self, changes: Sequence[StateChange]) -> None:
-        """Seek witnesses again where an entry has taken messages, or changed an index file."""
+        """Search for new witnesses after an entry that removed messages or changed a file."""
         for change in changes:
             for name, file in change.index_files.changed.items():
                 self._forget(name)
@@ -445,7 +446,7 @@ class IndexExpiryStep(Step):
             self._witnesses[queue].pop(name, None)
 
     async def step(self) -> None:
-        """Unpublish what has expired, in one entry. What happens meanwhile is for the next run.
+        """Unpublish expired files, in one entry. Changes during the run are left to the next run.
 
         Raises:
             Unavailable, Fenced: as `Journal.publish`.
@@ -469,7 +470,7 @@ class IndexExpiryStep(Step):
             self._expired += len(names)
 
     async def _has_witness(self, name: str) -> bool:
-        """Seek a row with messages; others have turns meanwhile. True where none is needed."""
+        """Search for a row with messages. Yields to other tasks. True if none is needed."""
         while (at := self._sought.get(name)) is not None:
             file = self.tier.state.index_files.get(name)
             if file is None or name in self.tier.state.tombstones or not file.coverage:
@@ -492,7 +493,7 @@ class IndexExpiryStep(Step):
         return True
 
     async def _bare_expired(self) -> list[str]:
-        """Files without coverage whose messages are gone. O(queues) where RocketMQ made some."""
+        """Files without coverage whose messages are gone. O(queues) if RocketMQ wrote some."""
         state = self.tier.state
         files = [one for one in state.index_files.values() if not one.coverage]
         bare = [one for one in files if one.object_name not in state.tombstones]
@@ -506,7 +507,7 @@ class IndexExpiryStep(Step):
         return bare_expired(bare, oldest_ms)
 
     async def _oldest_ms(self) -> int | None:
-        """Smallest store timestamp that the tier may still have; others have turns meanwhile."""
+        """Lower bound of the tier's store timestamps. Yields to other tasks."""
         queues = self.tier.state.queues
         oldest_ms: int | None = None
         for number, name in enumerate(list(queues)):
@@ -525,11 +526,12 @@ class IndexExpiryStep(Step):
 
 
 def bare_expired(bare: Sequence[IndexFile], oldest_ms: int | None) -> list[str]:
-    """Index files without coverage all of whose messages are older than those of all queues. Pure.
+    """Index files without coverage whose messages are all older than those of any queue. Pure.
 
-    RocketMQ made them, and they do not say which messages they have: one was made, and its newest
-    message was stored, before the oldest of every queue. Where hosts are IPv6 addresses its header
-    has a part of one as the time of the newest message, 1 for example; when it was made is right.
+    RocketMQ wrote them without their messages' offsets. Such a file has expired if it was created,
+    and its newest message was stored, before the oldest message of every queue. With IPv6 hosts its
+    header has a part of an address as the time of the newest message, for example 1. Its creation
+    time is right.
     """
     found: list[str] = []
     for file in bare:
@@ -540,13 +542,13 @@ def bare_expired(bare: Sequence[IndexFile], oldest_ms: int | None) -> list[str]:
 
 
 def _is_cut_off(file: IndexFile) -> bool:
-    """Whether a file without coverage is ours, all that it covered having been cut off."""
+    """Whether a file without coverage is ours: all that it covered was truncated."""
     base = IndexBase.parse(file.object_name)
     return base is not None and base.epoch > 0
 
 
 def _has_messages(state: TierState, file: IndexFile) -> bool:
-    """Whether a message that a file covers may be read."""
+    """Whether any message covered by a file is readable."""
     queues = state.queues
     return any(
         queue in queues and end > queues[queue].min_offset for queue, _, end in file.coverage
@@ -554,7 +556,7 @@ def _has_messages(state: TierState, file: IndexFile) -> bool:
 
 
 def _oldest_ms(queue: Queue) -> int | None:
-    """Smallest store timestamp that a queue may still have; None for one without messages."""
+    """Lower bound of a queue's store timestamps. None without messages."""
     stamps = [ref.min_timestamp for ref in queue.manifests]
     stamps += [one.begin_timestamp for one in queue.commit_log if one.begin_timestamp is not None]
     return min(stamps, default=None)

@@ -1,4 +1,4 @@
-"""Index merge step: small index files become larger ones, planned purely."""
+"""Index merge step: small index files become larger ones. The plan is pure."""
 
 import asyncio
 from bisect import bisect_left
@@ -24,36 +24,38 @@ from provider.errors import Corrupt, Denied, OutOfRange, StoreError
 from provider.ranges import QueueOffset
 
 PERIODS_OF_RETENTION = 4
-"""What is kept for three days is merged with what is 18 hours older at most."""
+"""Periods in the retention time. With three days, merged files differ by at most 18 hours in age.
+"""
 CLOSED_GROWTH = 1.5
-"""What is merged in a period that is over is so many times the largest of it."""
+"""Growth for merges in a closed period: size of the merged file as a multiple of its largest part.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeRules:
-    """When files are merged.
+    """Conditions for a merge of files.
 
-    M1  Files of one period only, by their newest message. So no file lives longer than its newest
-        message would have made it by itself, and a period; and its items with it.
+    M1  Files of one period only, by their newest message. So a file, and its items, lives at most
+        one period longer than its newest message requires.
     M2  A merged file has at most `items_max` items.
-    M3  A file is merged into one of `growth` times its items, `CLOSED_GROWTH` times in a period
-        that is over: so that an item is written `1 + log(items_max) / log(growth)` times at most,
-        where none expire.
+    M3  A file is merged into one of `growth` times its items, `CLOSED_GROWTH` times in a closed
+        period. So an item is written at most `1 + log(items_max) / log(growth)` times, without
+        expiry.
     """
 
     items_max: int
     growth: float
     period_ms: int | None
-    """Length of a period; None where nothing expires: all time is one."""
+    """Length of a period. None if nothing expires: all time is one period."""
     closed_before_ms: int
-    """Periods that ended by then get no more files."""
+    """End of the last closed period, Unix ms. Closed periods get no more files."""
 
     def files_max(self, items: int, periods: int) -> int:
-        """How many files are left of so many items in so many periods.
+        """Upper bound of the files left of a number of items in a number of periods.
 
-        Of those that are too large for another merge there are `(growth + 1) items / items_max`.
-        The others of a period, in order of items: each has more than `1 / growth` of all up to it,
-        or these would be merged, so their sum grows by `growth / (growth - 1)` with each.
+        Files too large for another merge: `(growth + 1) items / items_max`. The others of a period,
+        in order of items: each has more than `1 / growth` of the sum up to it, or these would be
+        merged. So their sum grows by `growth / (growth - 1)` with each.
         """
         large = int((self.growth + 1) * items / self.items_max)
         steps = log(max(items, 2)) / log(self.growth / (self.growth - 1))
@@ -61,14 +63,14 @@ class MergeRules:
 
 
 def period_ms(retention_hours: int, *, expires: bool) -> int | None:
-    """The length of a period: a quarter of the time that messages are kept, if they expire."""
+    """Length of a period in ms: a quarter of the retention. None if messages do not expire."""
     return retention_hours * HOUR_MS // PERIODS_OF_RETENTION if expires else None
 
 
 def merge_rules(
     index: IndexOptions, upkeep: UpkeepOptions, now_ms: int, *, growth: float | None = None
 ) -> MergeRules:
-    """The rules of a tier with these options; `growth` in place of that of the options."""
+    """Rules of a tier with these options. `growth` replaces that of the options."""
     return MergeRules(
         index.merged_items_max,
         index.merge_growth if growth is None else growth,
@@ -80,9 +82,9 @@ def merge_rules(
 def plan_merge(
     files: Iterable[IndexFile], rules: MergeRules, *, without: Container[str] = ()
 ) -> tuple[IndexFile, ...] | None:
-    """The files that are to become one next; None if they are few enough. O(n log n), pure.
+    """Plan the next merge. None if the files are few enough. Pure, O(n log n).
 
-    Never one that RocketMQ or an older program wrote, or one that a cut left items in.
+    Excludes files of RocketMQ and of older programs, and files with items of truncated messages.
     """
     periods: dict[int, list[IndexFile]] = {}
     for file in files:
@@ -102,10 +104,10 @@ def plan_merge(
 def plan_all_merges(
     files: Iterable[IndexFile], rules: MergeRules, *, without: Container[str] = ()
 ) -> list[tuple[IndexFile, ...]]:
-    """The merges that follow each other until files are few enough; a pure forecast.
+    """Forecast the merges until files are few enough. Pure.
 
-    What a merge makes stands in the later ones with all items of its parts; items and rows of
-    messages that have expired meanwhile are left out of it when it is made. O(merges n log n).
+    A merged file counts in later merges with all items of its parts. Items and rows of messages
+    that expire before a merge are dropped when it runs. O(merges n log n).
     """
     left = {file.object_name: file for file in files}
     merges: list[tuple[IndexFile, ...]] = []
@@ -131,7 +133,7 @@ def _forecast(group: Sequence[IndexFile], name: str) -> IndexFile:
 
 
 def is_mergeable(file: IndexFile) -> bool:
-    """Whether the items of a file can go into another one, as exact as they are."""
+    """Whether the items of a file can go into another one without loss of accuracy."""
     if not file.coverage or file.crc32c is None or file.cuts or file.begin_timestamp % SECOND_MS:
         return False
     try:
@@ -142,7 +144,7 @@ def is_mergeable(file: IndexFile) -> bool:
 
 
 def _group(alike: list[IndexFile], growth: float, items_max: int) -> tuple[IndexFile, ...] | None:
-    """Of files of one period, as many as may become one: the small ones first."""
+    """Files of one period to merge, as many as allowed, the small ones first."""
     ordered = sorted(alike, key=lambda one: (_weight(one), one.end_timestamp, one.object_name))
     sums = [0, *accumulate(map(_weight, ordered))]
     for last in range(len(ordered) - 1, 0, -1):
@@ -154,19 +156,19 @@ def _group(alike: list[IndexFile], growth: float, items_max: int) -> tuple[Index
 
 
 def _weight(file: IndexFile) -> int:
-    """A file without items, of messages without keys, counts as one of one."""
+    """Number of items. A file without items, of messages without keys, counts as 1."""
     return max(1, file.items)
 
 
 MERGED = "merged"
-"""The reason in tombstones of files whose items are in a larger one."""
+"""Reason in tombstones of files whose items are in a larger one."""
 
 
 class IndexMergeStep(Step):
-    """Merges index files of ours by `MergeRules`; what has expired of them is left out.
+    """Merges index files of ours by `MergeRules`, without expired items.
 
     One entry publishes the larger file and unpublishes the others, which stay readable for the
-    grace time. A cut, or the deletion of a queue, that comes in between, wins.
+    grace time. A truncation or the deletion of a queue during the merge takes precedence.
     """
 
     name = "index-merge"
@@ -186,11 +188,11 @@ class IndexMergeStep(Step):
         return f"<IndexMergeStep: {self._files} files merged, {len(self._damaged)} damaged>"
 
     async def step(self) -> None:
-        """Merge once if files are too many. One request a file that is read, one for the new one.
+        """Merge once if files are too many. One request for each file read, one for the new one.
 
         Raises:
-            Corrupt, Denied, OutOfRange: a file cannot be read; it stays as it is from now on.
-            Unavailable: the next run goes on.
+            Corrupt, Denied, OutOfRange: a file cannot be read. It is never merged from now on.
+            Unavailable: the next run continues.
             Fenced: a newer owner has the tier.
         """
         self._left_some = False
@@ -203,19 +205,20 @@ class IndexMergeStep(Step):
 
     @property
     def urgent(self) -> bool:
-        """Whether there is more to be merged."""
+        """Whether more merges are due."""
         return self._left_some
 
     async def finish(self) -> None:
-        """Nothing: a clean end is no time to merge."""
+        """Do nothing: a clean end does not wait for merges."""
 
     async def merge_out(self, growth: float, told: Callable[[int], None]) -> list[StoreError]:
-        """Merge until nothing is left to be merged with this growth, in place of the options'.
+        """Merge until no merge is left with this growth, which replaces that of the options.
 
-        Costs what so many runs of `step` cost. `told` gets the bytes of the files of each merge.
+        Costs as that many runs of `step`. `told` is called with the bytes of the files of each
+        merge.
 
         Returns:
-            Why some files stay as they are.
+            Errors of files that stay unmerged.
 
         Raises:
             Unavailable, Denied: nothing can be written now.
@@ -230,14 +233,14 @@ class IndexMergeStep(Step):
                     await self._merge(group)
             except (Corrupt, Denied, OutOfRange) as error:
                 if len(self._damaged) == known:
-                    raise  # it is not a file that cannot be read
+                    raise  # not the error of an unreadable file
                 damaged.append(error)
             else:
                 told(sum(one.size for one in group))
         return damaged
 
     def _planned(self, growth: float | None = None) -> tuple[IndexFile, ...] | None:
-        """What is to be merged, of the files that nothing on its way to the journal changes."""
+        """Plan a merge of files that no transaction in flight changes."""
         planned = self.tier.journal.planned.index_files
         files = [one for one in self.tier.state.index_files.values() if _is_same(planned, one)]
         now_ms = self.tier.clock.now_ms()
@@ -245,7 +248,7 @@ class IndexMergeStep(Step):
         return plan_merge(files, rules, without=self._damaged)
 
     async def _merge(self, group: Sequence[IndexFile]) -> None:
-        """Make one file of some, unless one of them changes meanwhile."""
+        """Merge some files into one, unless one of them changes in the meantime."""
         tier = self.tier
         coverage = remaining_coverage(tier.state, group)
         file: IndexFile | None = None
@@ -257,7 +260,8 @@ class IndexMergeStep(Step):
                 raw = await asyncio.to_thread(merge_sealed, parts)
             del parts
             file = await self._writer.write(raw, coverage)
-        # From here to the acceptance by the journal nothing else runs: no cut comes in between.
+        # No other task runs from here to the acceptance by the journal, so no truncation
+        # intervenes.
         if not all(_is_same(tier.journal.planned.index_files, one) for one in group):
             return
         names = [one.object_name for one in group]
@@ -272,7 +276,7 @@ class IndexMergeStep(Step):
         self._files += len(group)
 
     async def _part(self, file: IndexFile) -> MergedPart:
-        """A file, whole and as it was written, and which of its items are still needed."""
+        """Read a whole file, and select its items that are still needed."""
         try:
             raw = await read_whole(self.tier.store, file)
         except (Corrupt, Denied, OutOfRange):
@@ -282,18 +286,18 @@ class IndexMergeStep(Step):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """Files that were merged into others, and items that were written again for it."""
+        """Files merged into others, and items rewritten for it."""
         return {"index_files_merged": self._files, "index_items_merged": self._items}
 
 
 def _is_same(planned: Mapping[str, IndexFile], file: IndexFile) -> bool:
-    """Whether a file is as it was: a cut, or a deletion, makes another record of it."""
+    """Whether a file is unchanged. A truncation or deletion replaces its record."""
     known = planned.get(file.object_name)
     return known is file or known == file
 
 
 def remaining_coverage(state: TierState, files: Sequence[IndexFile]) -> Coverage:
-    """What files cover together of messages that have not expired: rows that meet are one. Pure."""
+    """Joint coverage of files without expired messages. Adjacent rows are one. Pure."""
     rows: list[tuple[QueueId, QueueOffset, QueueOffset]] = []
     for queue, spans in sorted(covered_by_files(files).items()):
         record = state.queues.get(queue)

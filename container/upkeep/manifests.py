@@ -1,4 +1,4 @@
-"""Sealed segments move to manifests, so that snapshots do not grow with history."""
+"""Manifest step: sealed segments move to manifests, so that snapshots do not grow with history."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,36 +15,36 @@ from provider.errors import Corrupt
 
 
 class ManifestStep(Step):
-    """Moves segments to manifests, and manifests to larger ones, in queues that have changed."""
+    """Moves segments to manifests, and manifests to larger ones, in changed queues."""
 
     name = "manifests"
 
     def __init__(self, tier: OwnedTier, *, waits_for_repacking: bool = False) -> None:
-        """`waits_for_repacking`: closed segments stay until their bytes are gathered."""
+        """`waits_for_repacking`: sealed segments stay until their bytes are gathered."""
         super().__init__(tier)
         self._gathered_bytes = tier.options.repack_bytes_max if waits_for_repacking else None
         self._reader = ManifestReader(tier.store, extents_max=0)  # each is merged once
         self._changed: dict[QueueId, None] = dict.fromkeys(tier.state.queues)
-        """Queues to look at, in order; a set without an order would not replay from a seed."""
+        """Queues to check, in order. An unordered set would not replay from a seed."""
         self._writer = ManifestWriter(tier)
         self._entries = 0
         self._written = 0
 
     def published(self, changes: Sequence[StateChange]) -> None:
-        """Look at the queues of these changes next time."""
+        """Add the queues of these changes to the next run."""
         self._entries += 1
         for change in changes:
             self._changed.update(dict.fromkeys(change.queues.changed))
 
     @property
     def urgent(self) -> bool:
-        """Whether a snapshot is due soon, which should not hold what can move to manifests."""
+        """Whether a snapshot is due soon: segments should move to manifests before it."""
         return self._entries >= self.tier.options.snapshot_entries_max
 
     async def step(self) -> None:
         """Write the manifests that changed queues need. Four requests each, and one per merged one.
 
-        A queue with a damaged manifest is passed over until its next commit.
+        A queue with a damaged manifest is skipped until its next commit.
         """
         self._entries = 0
         await self._writer.bury_tried()
@@ -60,7 +60,7 @@ class ManifestStep(Step):
             except BaseException:
                 self._changed[queue_id] = None
                 raise
-        self._changed = dict(self._changed)  # one that was large keeps its memory when it is empty
+        self._changed = dict(self._changed)  # an emptied dict keeps the memory of its largest size
         if first is not None:
             raise first
 
@@ -91,7 +91,7 @@ class ManifestStep(Step):
         move = MoveToManifest(queue.id, ref, bases, replaced, tombstones, queue.generation, repacks)
         try:
             await tier.journal.publish([move])
-        except Refused:  # the queue was trimmed or cut meanwhile
+        except Refused:  # the queue was truncated since
             await self.tier.bury([ref.object_name])
         else:
             self._written += 1

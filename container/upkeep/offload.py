@@ -1,8 +1,8 @@
-"""Offload: what is old, or more than the first store should keep, moves to the second one.
+"""Offload: old segments, or those beyond the first store's limit, move to the second store.
 
-By age and size in the background, or on a word, up to an offset or a time. Segments go once they
-are closed, for which open ones are that are old enough. Nothing goes that retention would delete
-within the lag.
+Runs by age and size in the background, or on demand up to an offset or a time. Only sealed segments
+are offloaded. Open ones of sufficient age are sealed for it. Segments that retention would delete
+within the lag are not offloaded.
 """
 
 import asyncio
@@ -39,20 +39,20 @@ from provider.stores.two_stores import is_offloaded
 
 @dataclass(frozen=True, slots=True)
 class OffloadedQueue:
-    """What went of a queue to the second store, or would go."""
+    """Offloaded segments of a queue, real or planned."""
 
     queue: QueueId
     segments: int
     bytes: int
     errors: tuple[StoreError, ...] = ()
-    """Why segments stay that should have gone: bytes of them are damaged."""
+    """Errors of segments that stay because bytes of them are damaged."""
 
 
 class OffloadStep(Step):
-    """Offloads the queues of all topics by age and size, where the options say so.
+    """Offloads the queues of all topics by age and size, according to the options.
 
-    A run looks at queues that changed or are due. It costs no request where nothing is due, but one
-    for each manifest that lists something in the first store and is not cached; else those of
+    A run checks queues that changed or are due. If nothing is due it costs only one request for
+    each uncached manifest that lists segments in the first store. Otherwise it costs as
     `Offloader`.
     """
 
@@ -66,20 +66,20 @@ class OffloadStep(Step):
         self._held = HeldSegments(manifests)
         self._offloader = Offloader(tier, parts, manifests)
         self._passed_over: set[tuple[QueueId, SegmentType, int]] = set()
-        """Segments with damaged bytes; the next owner tries again."""
+        """Segments with damaged bytes. The next owner retries them."""
         self._queues = DueQueues(tier.state.queues)
         self._grown: dict[str, None] = {}
-        """Topics that have changed since their size was looked at, where it is bounded."""
+        """Topics that have changed since the last check of their size, if it is limited."""
         self._one_at_a_time = asyncio.Lock()
         self._segments = self._bytes = 0
 
     async def step(self) -> None:
-        """Offload what is due.
+        """Offload due segments.
 
         Raises:
-            Unavailable: a store does not answer; the next run goes on.
-            Corrupt, Denied, OutOfRange: of a queue, while the others are done; or the second store
-                gave back other bytes than it was given.
+            Unavailable: a store does not answer. The next run continues.
+            Corrupt, Denied, OutOfRange: of a queue, after the others were done; or the second store
+                returned other bytes than were written.
             Fenced: a newer owner has the tier.
         """
         options = self.tier.options
@@ -115,7 +115,7 @@ class OffloadStep(Step):
             raise first
 
     def published(self, changes: Sequence[StateChange]) -> None:
-        """Look again at the queues of these changes."""
+        """Add the queues of these changes to the next run."""
         for change in changes:
             self._queues.note(change.queues.changed)
             for queue, record in change.queues.changed.items():
@@ -123,13 +123,13 @@ class OffloadStep(Step):
                     self._held.forget(queue)
 
     def _again(self, topic: str, queues: Sequence[QueueId]) -> None:
-        """Look at a topic's queues in the next run, whatever happens to them."""
+        """Add a topic's queues to the next run, whether they change or not."""
         self._queues.note(queues)
         if self.tier.options.offload_topic_bytes:
             self._grown[topic] = None
 
     async def _note_times(self) -> None:
-        """Work out when the queues are due that have changed."""
+        """Update the due times of changed queues."""
         options, known = self.tier.options, self.tier.state.queues
         for number, queue_id in enumerate(self._queues.changed):
             if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
@@ -142,17 +142,20 @@ class OffloadStep(Step):
                 self._grown[queue_id.topic] = None
 
     def _due_ms(self, newest_ms: int) -> int:
-        """When a segment is old enough whose newest message was stored then."""
+        """Time at which a segment is old enough, Unix ms.
+
+        `newest_ms` is that of its newest message.
+        """
         return newest_ms + HOUR_MS * self.tier.options.offload_age_hours + 1
 
     async def finish(self) -> None:
-        """Nothing: a clean end is no time to copy."""
+        """Do nothing: a clean end does not wait for copies."""
 
     async def by_hand(self, topic: str, until: Until) -> list[OffloadedQueue]:
-        """Offload a topic's messages below `until`; every queue of which something goes, in order.
+        """Offload a topic's messages below `until`. Return the affected queues, in order.
 
-        A segment goes whole or not at all. Where all messages of a queue are wanted, its open
-        segments are closed first: nobody may be adding to it.
+        A segment goes as a whole or not at all. If all messages of a queue are requested, its open
+        segments are sealed first. No writer may be appending to it.
 
         Raises: as `step`.
         """
@@ -173,7 +176,7 @@ class OffloadStep(Step):
         return self.tier.state.queues.of_topic(topic)
 
     def _kept(self, queues: Sequence[Queue], held: Sequence[Held]) -> list[Held]:
-        """Those that will not expire within the lag, and are not damaged."""
+        """Segments that will not expire within the lag, and are not damaged."""
         tier = self.tier
         kept = staying(
             tier.state,
@@ -186,7 +189,7 @@ class OffloadStep(Step):
         return [one for one in kept if one.key not in self._passed_over]
 
     async def _records(self, names: Sequence[QueueId]) -> list[Queue]:
-        """The records of queues that are there; others have turns meanwhile."""
+        """Records of the existing queues. Yields to other tasks."""
         found: list[Queue] = []
         for number, name in enumerate(names):
             if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
@@ -196,9 +199,9 @@ class OffloadStep(Step):
         return found
 
     async def _offload_topic(self, topic: str, due: Sequence[QueueId]) -> list[OffloadedQueue]:
-        """Offload what is due of a topic by age and size.
+        """Offload due segments of a topic by age and size.
 
-        Looks at the queues that are due, and where sizes count at all of the topic.
+        Checks the due queues, or all queues if the topic's size counts.
         """
         options, names = self.tier.options, due
         if options.offload_topic_bytes or (options.expires and options.topic_bytes_max):
@@ -231,7 +234,7 @@ class OffloadStep(Step):
         held: Sequence[Held],
         before_ms: int,
     ) -> None:
-        """Note when the queues are due again, unless they change: by what is not old enough yet."""
+        """Set the next due times of unchanged queues, by their segments that are too young."""
         later: dict[QueueId, int] = {}
         for one in held:
             if one.newest_ms >= before_ms:
@@ -248,7 +251,7 @@ class OffloadStep(Step):
                 self._queues.set(name, self._due_ms(later[name]) if name in later else None)
 
     async def _all_held(self, queues: Sequence[Queue]) -> list[Held]:
-        """What the first store holds of queues; others have turns meanwhile."""
+        """Segments of queues in the first store. Yields to other tasks."""
         held: list[Held] = []
         for number, queue in enumerate(queues):
             if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
@@ -257,10 +260,11 @@ class OffloadStep(Step):
         return held
 
     async def _close(self, names: Sequence[QueueId], before_ms: int) -> None:
-        """Close the open segments of queues whose newest message was stored before a time.
+        """Seal the open segments of queues whose newest message was stored before a time.
 
-        The next commit begins others. None is closed that would stay, as what expires soon does. A
-        queue that changes meanwhile is not idle: it is left alone.
+        The next commit begins others. A segment that would not be offloaded, for example because it
+        expires soon, is not sealed. A queue that changes during the call is not idle and is
+        skipped.
         """
         journal, now_ms = self.tier.journal, self.tier.clock.now_ms()
         changes: dict[QueueId, CommitQueue] = {}
@@ -288,7 +292,7 @@ class OffloadStep(Step):
     async def _offload(
         self, wanted: Sequence[tuple[QueueId, Sequence[Held]]]
     ) -> list[OffloadedQueue]:
-        """Offload segments of queues, one queue after the other; copies go ahead of that."""
+        """Offload segments, one queue after the other. Copies run ahead."""
         all_of_them = [one for _, held in wanted for one in held]
         if not all_of_them:
             return []
@@ -308,7 +312,7 @@ class OffloadStep(Step):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """Segments that were offloaded, and their bytes."""
+        """Offloaded segments, and their bytes."""
         return {"offloaded_segments": self._segments, "offloaded_bytes": self._bytes}
 
 
@@ -321,7 +325,7 @@ def staying(
     now_ms: int,
     topic_hours: Mapping[str, int] | None = None,
 ) -> list[Held]:
-    """Those that retention will not delete within the lag; `queues` are all of a topic. Pure."""
+    """Segments that retention keeps beyond the lag. `queues` are all of a topic. Pure."""
     if not held:
         return []
     topic = held[0].queue.topic
@@ -341,7 +345,7 @@ async def planned_offload(
     *,
     now_ms: int,
 ) -> list[OffloadedQueue]:
-    """What `OffloadStep.by_hand` would do to a topic; changes nothing.
+    """Plan the result of `OffloadStep.by_hand` for a topic. Changes nothing.
 
     A request for each manifest. Raises as `HeldSegments.of`.
     """

@@ -1,7 +1,7 @@
-"""Retention: messages that are older than their topic's time, or more than its size, expire.
+"""Retention: messages beyond their topic's age or size limit expire.
 
-The order is: unpublished in the journal, with tombstones for what is freed; deleted after the grace
-time by `tombstones.py`, which tries again and reports. Nothing expires unless the options say so.
+The order is: unpublished in the journal, with tombstones for the freed objects; deleted after the
+grace time by `tombstones.py`, which retries and reports. Nothing expires unless configured.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -24,21 +24,21 @@ from container.steps.step import QUEUES_PER_TURN, DueQueues, OwnedTier, Step
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError
 
 _Oldest = tuple[int, QueueId, Segment, AsyncIterator[Segment]]
-"""A queue's oldest segment behind its newest time, and those after it."""
+"""Newest time of a queue's oldest segment, the queue, this segment, and those after it."""
 EXPIRED = "expired"
-"""The reason in tombstones of what retention freed."""
+"""Reason in tombstones of objects freed by retention."""
 SEGMENTS_MAX = 1000
-"""Segments of one queue that go in one transaction, if no manifest holds more."""
+"""Segments of one queue that expire in one transaction, unless a manifest holds more."""
 PLANS_MAX = 4
-"""Attempts of a trim in one run, where merges of manifests come in between."""
+"""Attempts of a trim in one run while manifests are merged."""
 
 
 def retention_ms(
     state: TierState, topic: str, options: UpkeepOptions, topic_hours: Mapping[str, int]
 ) -> int | None:
-    """How long messages of a topic are kept; None: for ever. Pure.
+    """Retention of a topic's messages in ms. None: unlimited. Pure.
 
-    `topic_hours` are newer than the topics' records, for those that it names.
+    `topic_hours` overrides the records of the topics that it names.
     """
     if not options.expires:
         return None
@@ -50,9 +50,9 @@ def retention_ms(
 class RetentionStep(Step):
     """Trims the queues of all topics.
 
-    A run costs no request where nothing expires, but one for each manifest whose time span holds
-    the moment of expiry; else those of `plan_trim`, two for a manifest that is shortened, and one
-    entry for each queue. A queue with a damaged manifest is passed over.
+    If nothing expires, a run costs only one request for each manifest whose time span contains the
+    expiry time. Otherwise it also costs as `plan_trim`, two requests for each shortened manifest,
+    and one entry for each queue. A queue with a damaged manifest is skipped.
     """
 
     name = "retention"
@@ -64,31 +64,31 @@ class RetentionStep(Step):
         self._writer = ManifestWriter(tier)
         self._queues = DueQueues(tier.state.queues)
         self._grown: dict[str, None] = {}
-        """Topics that have changed since their size was looked at, where it is bounded."""
+        """Topics that have changed since the last check of their size, if it is limited."""
         self._hours: dict[str, int] = {}
-        """The tier's `topic_hours` by which queues are due."""
+        """The tier's `topic_hours` behind the present due times."""
         self._left_some = False
         self._messages = 0
         self._bytes = 0
 
     @property
     def urgent(self) -> bool:
-        """Whether the last run left what has expired, because it was too much at once."""
+        """Whether the last run left expired messages because of its limit."""
         return self._left_some
 
     def published(self, changes: Sequence[StateChange]) -> None:
-        """Look again at the queues of these changes, and of topics whose records changed."""
+        """Add the queues of these changes, and of changed topics, to the next run."""
         for change in changes:
             self._queues.note(change.queues.changed)
             for topic in change.topics.changed:
                 self._queues.note(self.tier.state.queues.names_of_topic(topic))
 
     async def step(self) -> None:
-        """Trim what has expired. O(queues that changed or are due), whatever the tier has.
+        """Trim expired messages. O(queues that changed or are due), for any size of tier.
 
         Raises:
-            Unavailable: the next run goes on.
-            Corrupt, Denied, OutOfRange: a manifest of a queue cannot be read; the others are done.
+            Unavailable: the next run continues.
+            Corrupt, Denied, OutOfRange: a manifest of a queue cannot be read. The others are done.
             Fenced: a newer owner has the tier.
         """
         self._left_some = False
@@ -117,16 +117,16 @@ class RetentionStep(Step):
             raise first
 
     async def finish(self) -> None:
-        """Nothing: a clean end is no time to expire."""
+        """Do nothing: a clean end does not wait for expiry."""
 
     def _again(self, topic: str, queues: Sequence[QueueId]) -> None:
-        """Look at a topic's queues in the next run, whatever happens to them."""
+        """Add a topic's queues to the next run, whether they change or not."""
         self._queues.note(queues)
         if self.tier.options.topic_bytes_max:
             self._grown[topic] = None
 
     async def _note_times(self) -> None:
-        """Work out when the queues are due that have changed, or whose topic's hours have."""
+        """Update the due times of queues that changed, or whose topic's retention changed."""
         hours, known = self.tier.topic_hours, self.tier.state.queues
         if hours != self._hours:
             for topic in {name for name, _ in hours.items() ^ self._hours.items()}:
@@ -141,7 +141,7 @@ class RetentionStep(Step):
                 self._grown[queue_id.topic] = None
 
     def _due_ms(self, queue: Queue) -> int | None:
-        """The earliest time at which something of a queue may have expired. O(manifests)."""
+        """Earliest time at which messages of a queue may have expired. O(manifests)."""
         logs = (ref for ref in queue.manifests if ref.type == SegmentType.COMMIT_LOG)
         oldest = next(logs, None)
         if oldest is not None:
@@ -156,7 +156,7 @@ class RetentionStep(Step):
         return kept_ms
 
     async def _expire(self, topic: str, due: Sequence[QueueId]) -> None:
-        """Trim the queues of a topic that are due, and by its size all of them."""
+        """Trim the due queues of a topic by age, and all of its queues by size."""
         state, options = self.tier.state, self.tier.options
         kept_ms = self._kept_ms(topic)
         before_ms = self.tier.clock.now_ms() - kept_ms
@@ -181,10 +181,9 @@ class RetentionStep(Step):
             await self._trim(queue_id, generation, place)
 
     async def _place_of(self, queue: Queue, before_ms: int) -> tuple[int | None, int | None]:
-        """Where the CommitLog begins without what was stored before a time; None if it does.
+        """Begin of the CommitLog without messages stored before a time. None if unchanged.
 
-        And the newest store time of the first part that stays; None if nothing stays that has
-        messages.
+        Also returns the newest store time of the first remaining part. None if no messages remain.
         """
         place: int | None = None
         count = 0
@@ -205,7 +204,7 @@ class RetentionStep(Step):
     async def _shrink(
         self, queues: Sequence[Queue], keep: dict[QueueId, tuple[int, int]], bytes_max: int
     ) -> None:
-        """Move the places on, oldest segments first, until a topic keeps so many bytes."""
+        """Advance the begins, oldest segments first, until a topic is within `bytes_max`."""
         total, generations = 0, {one.id: one.generation for one in queues}
         heap: list[_Oldest] = []
         for queue in queues:
@@ -225,9 +224,9 @@ class RetentionStep(Step):
     async def _trim(self, queue: QueueId, generation: int, keep_from: int) -> None:
         """Unpublish the segments of a queue that end at or before byte `keep_from` of its log.
 
-        The plan is made of the newest record, with no await before it is published: commits and
-        moved bytes do not stand in its way. A merge of the manifests that it read does, and it is
-        made again; a cut ends it.
+        The plan is made on the newest record, without an await before it is published, so commits
+        and moved bytes do not conflict with it. A merge of manifests that it read makes it plan
+        again. A truncation of the tail ends it.
         """
         listed: dict[str, Sequence[Segment]] = {}
         made: dict[tuple[str, int], list[ManifestRef]] = {}
@@ -252,7 +251,7 @@ class RetentionStep(Step):
         keep_from: int,
         listed: dict[str, Sequence[Segment]],
     ) -> HeadTrim | None:
-        """The trim of the newest record; None if there is nothing to trim any more."""
+        """Plan the trim on the newest record. None if nothing is left to trim."""
         queues = self.tier.journal.planned.queues
         while True:
             queue = queues.get(queue_id)
@@ -268,14 +267,14 @@ class RetentionStep(Step):
             except BytesMissing:
                 now = queues.get(queue_id)
                 if now is not None and trim in now.manifests:
-                    raise  # it is lost; else it was merged with others meanwhile
+                    raise  # it is lost; else it was merged with others since
 
     async def _written(
         self, queue: QueueId, ref: ManifestRef, segments: Sequence[Segment]
     ) -> list[ManifestRef]:
-        """Manifests of what stays of one; several if an older program made it longer.
+        """Write manifests of the rest of one. Several if an older program made it longer.
 
-        Others have a turn after each: a store may answer at once.
+        Yields to other tasks after each, as a store may answer at once.
         """
         written: list[ManifestRef] = []
         for at in range(0, len(segments), MANIFEST_SEGMENTS_MAX):
@@ -285,7 +284,7 @@ class RetentionStep(Step):
         return written
 
     def _rolled(self, queue: Queue, keep_from: int) -> CommitQueue | None:
-        """The operation that closes the last segments, where all that they hold goes as well."""
+        """Operation that seals the last segments, if all of their messages expire too."""
         if keep_from != queue.flat_end(SegmentType.COMMIT_LOG) or is_rolled(queue):
             return None
         return roll(queue, now_ms=self.tier.clock.now_ms(), epoch=self.tier.journal.epoch)
@@ -319,7 +318,7 @@ class RetentionStep(Step):
     async def _bury_unused(
         self, queue: QueueId, made: Mapping[tuple[str, int], Sequence[ManifestRef]]
     ) -> None:
-        """Give tombstones to manifests that were written for a plan that did not hold."""
+        """Add tombstones to manifests that were written for an outdated plan."""
         names = [ref.object_name for refs in made.values() for ref in refs]
         record = self.tier.state.queues.get(queue)
         used = {ref.object_name for ref in record.manifests} if record is not None else set[str]()
@@ -328,12 +327,12 @@ class RetentionStep(Step):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """Messages and bytes of records that have expired."""
+        """Expired messages, and bytes of their records."""
         return {"expired_messages": self._messages, "expired_bytes": self._bytes}
 
 
 class _Part(NamedTuple):
-    """Segments of a CommitLog side by side: one, or all of a manifest."""
+    """Adjacent segments of a CommitLog: one, or all of a manifest."""
 
     end: int
     max_timestamp: int
@@ -341,7 +340,7 @@ class _Part(NamedTuple):
 
 
 async def _oldest(queue: Queue, manifests: ManifestReader, before_ms: int) -> AsyncIterator[_Part]:
-    """The parts of a CommitLog from the oldest on, without its last segment in the snapshot."""
+    """Parts of a CommitLog from the oldest on, without its last segment in the snapshot."""
     for ref in queue.manifests:
         if ref.type != SegmentType.COMMIT_LOG:
             continue
@@ -370,6 +369,6 @@ async def _push_next(
 
 
 def _key(shortened: tuple[ManifestRef, tuple[Segment, ...]]) -> tuple[str, int]:
-    """Which manifest is shortened, and how many segments stay of it."""
+    """Key of a shortened manifest: its name, and the number of its remaining segments."""
     ref, segments = shortened
     return ref.object_name, len(segments)

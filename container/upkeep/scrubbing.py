@@ -1,8 +1,8 @@
-"""Scrubbing: an owner verifies a part of its tier at each run, if it is told to.
+"""Scrub step: an owner verifies a part of its tier in each run, if configured.
 
-The work, its order and the mark in storage are those of `tieredstore scrub`: each goes on where the
-other stopped. What is found is counted and told, one sentence each; nothing is changed or deleted,
-for that takes a person's word.
+Work, order and stored mark are those of `tieredstore scrub`: each continues where the other
+stopped. Findings are counted and reported, one sentence each. Nothing is changed or deleted, which
+requires an explicit command.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from provider.disk_cache.use import cache_use
 from provider.errors import AlreadyExists, Corrupt, StoreError
 
 BEHIND_S = 2.0
-"""Seconds that a commit under way has to be published before what it made is told."""
+"""Seconds that a commit under way has for its publication before its files are reported."""
 
 
 class ScrubStep(Step):
-    """Reads the next part of the tier every `scrub_interval_s`, and raises what it found.
+    """Verifies the next part of the tier every `scrub_interval_s`, and raises its findings.
 
-    Cost of a run: `scrub_operations_max` requests and what the last piece of work takes beyond it,
-    five for the mark; a piece reads up to 16 MiB. Memory: as `Scrubber`.
+    Cost of a run: `scrub_operations_max` requests, the rest of the last unit of work, and five
+    requests for the mark. A unit reads up to 16 MiB. Memory: as `Scrubber`.
     """
 
     name = "scrub"
@@ -38,8 +38,8 @@ class ScrubStep(Step):
         """Verify the next part.
 
         Raises:
-            Corrupt: there are findings; it names the first and how many there are.
-            Unavailable: the storage does not answer; the next run goes on there.
+            Corrupt: there are findings. It names the first, and their number.
+            Unavailable: the storage does not answer. The next run continues there.
         """
         with cache_use(past=True):
             found = await self._scrub()
@@ -50,10 +50,10 @@ class ScrubStep(Step):
             raise Corrupt(reason, first.path, first.position)
 
     async def finish(self) -> None:
-        """Nothing: a clean end is no time to read the tier."""
+        """Do nothing: a clean end does not wait for reads of the tier."""
 
     async def _scrub(self) -> list[Finding]:
-        """One run, whose mark is left also where the storage ends it."""
+        """Run once. The mark is written even if the storage ends the run."""
         store, options = self.tier.store, self.tier.options
         scrubber = Scrubber(
             self._view,
@@ -73,13 +73,13 @@ class ScrubStep(Step):
             self._bytes += scrubber.bytes_read
         self._findings += len(found)
         self._rounds += scrubber.is_round_over
-        with suppress(AlreadyExists):  # somebody scrubs beside us; either mark will do
+        with suppress(AlreadyExists):  # another process scrubs concurrently; either mark is valid
             await write_mark(store, scrubber.mark)
         return found
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """Requests made, bytes verified, findings, and rounds that are over."""
+        """Requests, verified bytes, findings, and completed rounds."""
         return {
             "scrub_operations": self._operations,
             "scrubbed_bytes": self._bytes,

@@ -31,7 +31,8 @@ class SnapshotStep(Step):
         loaded = tier.journal.loaded
         now_s = tier.clock.monotonic_s()
         self.verified = [VerifiedSnapshot(loaded.snapshot, now_s)] if loaded.snapshot else []
-        """Snapshots that we have read whole, oldest first; truncation drops what it deletes."""
+        """Snapshots that this process read as a whole, oldest first. Truncation removes deleted
+        ones."""
         self.written = 0
         """Snapshots written since the ownership was taken."""
         self._damaged = len(loaded.damaged)
@@ -131,7 +132,7 @@ class TruncationStep(Step):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """The entry up to which entries may be gone, and how many objects were deleted."""
+        """Boundary (entries up to it may be deleted), and number of deleted objects."""
         return {"boundary": self._boundary, "journal_objects_deleted": self._deleted}
 
     def check(self) -> None:

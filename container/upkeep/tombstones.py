@@ -1,4 +1,4 @@
-"""Tombstones that are due: their objects are deleted, then the tombstones dropped."""
+"""Tombstone step: deletes the objects of due tombstones, then drops the tombstones."""
 
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
@@ -23,9 +23,10 @@ from container.upkeep.topic_deletion import DELETED
 from provider.errors import Closed, Fenced, StoreError
 
 AT_ONCE = frozenset({DELETED, NEVER_PUBLISHED})
-"""Reasons of tombstones of what nobody may read, or could."""
+"""Reasons of tombstones of objects without readers: deleted or never published."""
 COPIES = frozenset({OFFLOADED, FREED})
-"""Reasons of those of what may have been offloaded: parts bear the same one whoever freed them."""
+"""Reasons of tombstones of objects that may have been offloaded. Parts have the same reason in all
+cases."""
 
 
 class TombstoneStep(Step):
@@ -39,29 +40,30 @@ class TombstoneStep(Step):
         self._deleted = 0
         self._frees_names = False
         self._waiting = [(one.not_before_ms, name) for name, one in tier.state.tombstones.items()]
-        """A heap of times and names; those of tombstones that changed since count for nothing."""
+        """Heap of times and names. Entries of tombstones that have changed since are ignored."""
         heapify(self._waiting)
         self._due: dict[str, None] = {}
-        """Names whose time has come, in the order in which they are looked at."""
+        """Due names, in the order of checks."""
         self._of_deleted: set[str] = set()
-        """Names that free the name of a queue, ..."""
+        """Names whose deletion frees the name of a queue, ..."""
         self._failing: set[str] = set()
-        """... and those whose deletion has failed so often that it is reported."""
+        """... and names with enough failed deletions to be reported."""
         for one in tier.state.tombstones.values():
             self._note(one)
         self._began_s, self._began_ms = tier.clock.monotonic_s(), tier.clock.now_ms()
         self._buried_s: dict[str, float] = {}
-        """When tombstones of this owner were published: later than they were planned, perhaps."""
+        """Publication times of this owner's tombstones, monotonic seconds. They may be later than
+        planned."""
         self.failure: StoreError | None = None
-        """Why the last run that deleted anything could not delete all; None: it could."""
+        """Error of the last run that deleted objects. None: it deleted all."""
 
     @property
     def urgent(self) -> bool:
-        """Whether a topic was deleted: a queue of such a name waits for its files to be gone."""
+        """Whether a topic was deleted: a queue of its name waits for the deletion of its files."""
         return self._frees_names
 
     def published(self, changes: Sequence[StateChange]) -> None:
-        """Notice files of deleted topics, and when others were unpublished."""
+        """Record files of deleted topics, and the times at which others were unpublished."""
         now_s = self.tier.clock.monotonic_s()
         for change in changes:
             drops = any(queue is None for queue in change.queues.changed.values())
@@ -76,7 +78,7 @@ class TombstoneStep(Step):
                     self._buried_s.pop(name, None)
                 elif one.reason == DELETED:
                     self._frees_names = True
-                else:  # of a queue that is no more nobody may read anything
+                else:  # a deleted queue has no readers
                     self._buried_s[name] = -inf if drops else now_s
 
     def _note(self, tombstone: Tombstone) -> None:
@@ -86,9 +88,9 @@ class TombstoneStep(Step):
             self._failing.add(tombstone.object_name)
 
     def _candidates(self, *, is_last: bool) -> list[str]:
-        """The next names whose time has come, as many as one run looks at; all in the last one.
+        """The next due names, up to the limit of one run, or all in the last run.
 
-        Those that have to stay are looked at again after the others.
+        Names that have to stay are checked again after the others.
         """
         now_ms, known = self.tier.clock.now_ms(), self.tier.state.tombstones
         while self._waiting and self._waiting[0][0] <= now_ms:
@@ -103,12 +105,12 @@ class TombstoneStep(Step):
         return found
 
     def _rests(self, tombstone: Tombstone, *, inherits: bool) -> bool:
-        """Whether a reader may count on an object who opened before it was unpublished.
+        """Whether a reader that opened before the object was unpublished may still rely on it.
 
-        What a tombstone says is from when it was planned; an outage may lie between. An owner knows
-        of its own, and takes those of an earlier one that became due of late for published just
-        before it began (`inherits`): so none is early that was published within a grace time of
-        its plan.
+        A tombstone has the time of its plan. Its publication may be later, after an outage. An
+        owner knows this time for its own tombstones. It treats a recently due tombstone of an
+        earlier owner as published just before its own start (`inherits`). So no deletion is early
+        if the tombstone was published within a grace time of its plan.
         """
         if tombstone.reason in AT_ONCE or tombstone.tries:
             return False
@@ -119,18 +121,18 @@ class TombstoneStep(Step):
         return unpublished_s + grace_s > clock.monotonic_s()
 
     async def step(self) -> None:
-        """Delete what is due. Six requests; one more per object where they fail together.
+        """Delete due objects. Six requests, and one more per object if they fail together.
 
         Raises:
-            Unavailable, Denied: some objects could not be deleted; they are due again later.
+            Unavailable, Denied: some objects could not be deleted. They are due again later.
             Fenced: a newer owner has the tier.
         """
         await self._step(inherits=True)
 
     async def finish(self) -> None:
-        """As `step`, but what an earlier owner left goes when its tombstone says.
+        """As `step`, but tombstones of an earlier owner are due at their own times.
 
-        An owner that ends as soon as its work is done, as that of a command, waits for nothing.
+        A short-lived owner, such as that of a command, does not wait.
         """
         await self._step(inherits=False)
 
@@ -186,10 +188,10 @@ class TombstoneStep(Step):
             raise error
 
     async def _other_copies_unseen(self, due: Sequence[Tombstone]) -> StoreError | None:
-        """Why the objects of some that are due may be the last copies; None: they are not.
+        """Reason for which due objects may be the last copies. None: they are not.
 
-        What was offloaded stays here for as long as the second store does not answer, or is another
-        one. One read there in a run that would delete something of it.
+        Offloaded segments stay in the first store while the second store does not answer, or is
+        another one. One read there in a run that would delete some of them.
         """
         tier = self.tier
         if not tier.options.offloads or all(one.reason not in COPIES for one in due):
@@ -205,7 +207,10 @@ class TombstoneStep(Step):
     async def _delete(
         self, tombstones: tuple[Tombstone, ...]
     ) -> tuple[list[str], list[Tombstone], StoreError | None]:
-        """Delete objects together, or one by one if that fails: what is gone, the rest, and why."""
+        """Delete objects together, or one by one if that fails.
+
+        Return the deleted, the rest, and the error.
+        """
         names = [tombstone.object_name for tombstone in tombstones]
         try:
             with self.tier.deletions.asked(names):
@@ -229,5 +234,5 @@ class TombstoneStep(Step):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """Objects deleted, and those that failed so often that an operator should look why."""
+        """Objects deleted, and objects with repeated failures, which need an operator."""
         return {"objects_deleted": self._deleted, "undeletable": len(self._failing)}

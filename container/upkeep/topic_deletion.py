@@ -1,10 +1,9 @@
-"""Deleting a topic from the tier, on an explicit word: what is published, and what it frees.
+"""Deletion of a topic from the tier, on request: unpublishes its queues and frees their objects.
 
-Bytes that were written for a queue and not published before its topic was deleted go, too. Writes
-of cancelled commits have landed before the files are listed. Of a queue that was never published,
-the announcement of its first files says where they lie (`creation_intents.py`). It stays, and each
-deleted queue gets one: a commit that is under way may still land, and the next owner lists the
-files again.
+Bytes that were written for a queue but not published before the deletion are freed too. The files
+are listed after writes of cancelled commits have landed. The announcement of a never published
+queue's first files gives their place (`creation_intents.py`). It stays, and each deleted queue gets
+one: a commit in flight may still land, and the next owner lists the files again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +34,7 @@ from provider.errors import Unavailable
 from provider.object_store import ObjectStore
 
 DELETED = "topic deleted"
-"""The reason in tombstones of its files: a queue of that name begins again when they are gone."""
+"""Reason in tombstones of its files. A queue of that name can begin again once they are gone."""
 
 
 async def delete_topic(
@@ -47,10 +46,10 @@ async def delete_topic(
     clock: Clock,
     plans_max: int,
 ) -> int:
-    """Unpublish all queues of a topic in one entry, as `Tier.delete_topic` says.
+    """Unpublish all queues of a topic in one entry, as documented in `Tier.delete_topic`.
 
-    Planned of the newest records, with no await before the entry is published: commits do not
-    stand in its way. At most `plans_max` times, where manifests are merged in between.
+    Planned on the newest records, without an await before the publication, so commits do not
+    conflict with it. At most `plans_max` attempts, if manifests are merged concurrently.
     """
     manifests = ManifestReader(store)
     planned, now_ms = journal.planned, clock.now_ms()
@@ -68,7 +67,7 @@ async def delete_topic(
             except BytesMissing as error:
                 if ref in _unlisted(planned.queues.of_topic(topic), listed):
                     raise
-                missing = error  # it was merged with others meanwhile
+                missing = error  # it was merged with others since
         queues = planned.queues.of_topic(topic)  # no await from here on
         if _unlisted(queues, listed):
             continue
@@ -94,7 +93,7 @@ async def _segment_files(store: ObjectStore, prefix: str) -> list[str]:
 def _unlisted(
     queues: Iterable[Queue], listed: Mapping[str, Sequence[Segment]]
 ) -> list[ManifestRef]:
-    """The manifests of some queues that were not read."""
+    """Manifests of some queues that were not read."""
     return [ref for one in queues for ref in one.manifests if ref.object_name not in listed]
 
 
@@ -112,7 +111,7 @@ async def _never_published(
 
 
 def _announced(queue: QueueId, epoch: int, now_ms: int) -> PutAttempt:
-    """The operation by which the next owner lists what a deleted queue has left."""
+    """Operation that makes the next owner list the files left by a deleted queue."""
     return PutAttempt(Attempt(attempt_of(queue), DROPPED, now_ms, epoch, f"{queue}/"))
 
 
@@ -123,12 +122,12 @@ def _drop(
     now_ms: int,
     files: Iterable[str],
 ) -> DropQueue:
-    """The operation that unpublishes a queue. Pure.
+    """Operation that unpublishes a queue. Pure.
 
     `files` are those in its directories, published or not, that have no tombstones.
 
-    Its files may go at once, for no reader may read them any more; so may what was offloaded of
-    it, and waits for the lag.
+    Its files may be deleted at once, as no reader may read them any more. So may its offloaded
+    bytes, after the lag.
     """
     old = [segment for ref in queue.manifests for segment in listed[ref.object_name]]
     segments = [segment for kind in FLAT_FILES for segment in queue.segments(kind)] + old
@@ -143,7 +142,7 @@ def _drop(
 
 
 def still_dying(tombstones: TombstoneTable, queues: Iterable[QueueId]) -> QueueId | None:
-    """One of `queues` of which files of a deleted topic are still there. Pure.
+    """First of `queues` with remaining files of a deleted topic. Pure.
 
     O(tombstones of the queues).
     """

@@ -1,4 +1,4 @@
-"""Upkeep: the steps of an owner side by side, each at its own interval."""
+"""Upkeep: runs the steps of an owner concurrently, each at its own interval."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def steps_of(
     keys: KeyCollector | None = None,
     extent_bytes_max: int = EXTENT_BYTES_MAX,
 ) -> list[Step]:
-    """Every step of upkeep, in the order in which they are begun when several are due."""
+    """Create all steps of upkeep, in the order in which due steps are begun."""
     snapshots = SnapshotStep(tier)
     shared: list[Step] = []
     own_files = segments is None or segments.has_segment_names
@@ -77,60 +77,60 @@ def steps_of(
 
 @dataclass(frozen=True, slots=True)
 class StepStatistics:
-    """What became of one step's runs since the ownership was taken."""
+    """Results of one step's runs since the ownership was taken."""
 
     runs: int
-    """Runs that ended, most of them with nothing to do."""
+    """Completed runs, most of them without work."""
     failures: int
-    """Runs among them that failed."""
+    """Failed runs among them."""
     last_error: StoreError | None
-    """Why the last run failed; None if it did not."""
+    """Error of the last run. None if it succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepStatistics:
-    """What upkeep did, and what it could not do, since the ownership was taken."""
+    """Results and errors of upkeep since the ownership was taken."""
 
     steps: Mapping[str, StepStatistics]
-    """By the step's name."""
+    """Statistics by the step's name."""
     figures: Mapping[str, int]
-    """What the steps did, by name: `snapshots`, `objects_deleted` and so on."""
+    """Counters of the steps by name: `snapshots`, `objects_deleted` and so on."""
 
     @property
     def errors(self) -> Mapping[str, StoreError]:
-        """Why the last run failed, by the name of each step whose last run did."""
+        """Error of the last run, by name of each step whose last run failed."""
         return {name: one.last_error for name, one in self.steps.items() if one.last_error}
 
     @property
     def last_error(self) -> str:
-        """`errors` as one sentence; empty if there is none."""
+        """`errors` as one sentence. Empty if there is none."""
         return "; ".join(f"{name}: {error}" for name, error in self.errors.items())
 
 
 @dataclass(slots=True)
 class _Scheduled:
-    """A step, when it runs next, and what became of its runs."""
+    """Step with its schedule and the results of its runs."""
 
     step: Step
     due: asyncio.Event = field(default_factory=asyncio.Event)
     next_s: float = 0.0
-    """Monotonic time at which it is due, if not before; infinite while it is due or runs."""
+    """Monotonic time at which it is due at the latest. Infinite while it is due or runs."""
     runs: int = 0
     failures: int = 0
     failures_in_a_row: int = 0
     last_error: StoreError | None = None
     running: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while it runs, and while somebody else does its work."""
+    """Held while it runs, and while a compaction does its work."""
 
     def interval_s(self, backoff_s_max: float) -> float:
-        """Its interval, doubled by each failure in a row after the first, up to the limit."""
+        """Interval in seconds, doubled by each consecutive failure but the first, up to a limit."""
         s_min = self.step.interval_s
         return backoff_s(
             max(1, self.failures_in_a_row), s_min=s_min, s_max=max(backoff_s_max, s_min)
         )
 
     def ran(self, error: StoreError | None) -> None:
-        """Note how a run ended."""
+        """Record the result of a run."""
         self.runs += 1
         self.failures += error is not None
         self.failures_in_a_row = self.failures_in_a_row + 1 if error is not None else 0
@@ -138,10 +138,10 @@ class _Scheduled:
 
 
 class Upkeep:
-    """Runs steps side by side until cancelled, fenced, or finished.
+    """Runs steps concurrently until cancelled, fenced, or finished.
 
-    A step that fails is reported and run again with a back-off. However long a step fails or
-    takes, the others run at their own intervals.
+    A failed step is reported and retried with back-off. The other steps keep their own intervals,
+    however long a step fails or takes.
     """
 
     def __init__(
@@ -154,13 +154,13 @@ class Upkeep:
         topic_hours: dict[str, int] | None = None,
     ) -> None:
         self.topic_hours = {} if topic_hours is None else topic_hours
-        """Hours that topics are kept, where somebody knows it better than their records."""
+        """Retention in hours of topics, for those with a newer value than in their records."""
         self.deletions = deletions or PendingDeletions()
-        """Files whose deletion is on its way; a commit that begins one again waits."""
+        """Files with a deletion in flight. A commit that begins one of them again waits."""
         self.options = options
-        """When each step has work."""
+        """Triggers of each step."""
         self.clock = clock if isinstance(clock, SteadyClock) else SteadyClock(clock)
-        """Wall time by which objects are deleted; a jump of the machine's clock is held back."""
+        """Wall time for deletions. A jump of the machine's clock is held back."""
         self._clock = clock
         self._scheduled = [_Scheduled(step) for step in steps]
         assert len({step.name for step in steps}) == len(steps), "the name of a step is unique"
@@ -184,11 +184,12 @@ class Upkeep:
         extent_bytes_max: int = EXTENT_BYTES_MAX,
         storage_shift_ms: float | None = None,
     ) -> Self:
-        """The upkeep of the tier in `store`, whose ownership was just taken with `journal`.
+        """Create the upkeep of the tier in `store`, whose ownership was just taken with `journal`.
 
-        `segments` says what earlier owners may have left; None for a journal alone. What a cut
-        freed stays for `cut_grace_ms`. `keys`: the index of messages by key, if one is kept.
-        `extent_bytes_max`: as `TierOptions` has it. `storage_shift_ms`: as of `SteadyClock`.
+        `segments`: the store of segments, with its objects of earlier owners. None for a journal
+        alone. Objects freed by a truncation stay for `cut_grace_ms`. `keys`: the index of messages
+        by key, if there is one. `extent_bytes_max`: as in `TierOptions`. `storage_shift_ms`: as in
+        `SteadyClock`.
         """
         options = options or UpkeepOptions()
         clock = SteadyClock(clock, storage_shift_ms=storage_shift_ms)
@@ -215,18 +216,18 @@ class Upkeep:
 
     @property
     def offload(self) -> OffloadStep | None:
-        """The step that offloads, for doing it by hand; None without a second store."""
+        """Offload step, for an offload on demand. None without a second store."""
         steps = (one.step for one in self._scheduled)
         return next((step for step in steps if isinstance(step, OffloadStep)), None)
 
     @property
     def undeleted(self) -> StoreError | None:
-        """Why objects could not be deleted when that was last tried; None: they could."""
+        """Error of the last deletion attempt. None: it succeeded."""
         steps = (one.step for one in self._scheduled)
         return next((step.failure for step in steps if isinstance(step, TombstoneStep)), None)
 
     def statistics(self) -> UpkeepStatistics:
-        """Counters since the ownership was taken. O(tombstones)."""
+        """Return the counters since the ownership was taken. O(tombstones)."""
         steps = {
             one.step.name: StepStatistics(one.runs, one.failures, one.last_error)
             for one in self._scheduled
@@ -239,13 +240,13 @@ class Upkeep:
         return UpkeepStatistics(steps, figures)
 
     def published(self, changes: Sequence[StateChange]) -> None:
-        """An entry with these changes was published."""
+        """Pass the changes of a published entry to the steps."""
         for one in self._scheduled:
             one.step.published(changes)
         self._wake_urgent()
 
     def _wake_urgent(self) -> None:
-        """Make urgent steps due; a failing one keeps to its back-off."""
+        """Make urgent steps due. A failing one keeps its back-off."""
         for one in self._scheduled:
             if not one.failures_in_a_row and one.step.urgent:
                 one.due.set()
@@ -253,7 +254,7 @@ class Upkeep:
     async def run(self) -> None:
         """Run the steps until cancelled, fenced, or finished.
 
-        Only one call may run at a time; after a cancellation it may be called again.
+        Only one call may run at a time. After a cancellation it may be called again.
         """
         assert not self._running, "one task runs upkeep"
         self._running, self._is_expected = True, False
@@ -273,15 +274,15 @@ class Upkeep:
                 ticking.cancel()
         finally:
             self._running = False
-            self._ended.set()  # `finish` does not wait for what does not run
+            self._ended.set()  # `finish` does not wait for steps that do not run
 
     def expect_run(self) -> None:
-        """Let `finish` wait for a `run` whose task was created and has not begun."""
+        """Make `finish` wait for a `run` whose task was created but has not begun."""
         self._is_expected = not self._running
         self._ended.clear()
 
     async def run_now(self, name: str) -> StoreError | None:
-        """Run the step of this name once, after a run of it that is under way. Return its error."""
+        """Run the step of this name once, after a run of it in progress. Return its error."""
         (one,) = (one for one in self._scheduled if one.step.name == name)
         await self._run_once(one, last=False)
         return one.last_error
@@ -308,7 +309,7 @@ class Upkeep:
             goes_on = await self._run_once(one, last=last) and not last
 
     async def _run_once(self, one: _Scheduled, *, last: bool) -> bool:
-        """Run one step and note how that ended; False if it must not run again."""
+        """Run one step and record the result. False if it must not run again."""
         try:
             async with one.running:
                 await (one.step.finish() if last else one.step.step())
@@ -325,16 +326,16 @@ class Upkeep:
     async def compact(
         self, limits: CompactionLimits, *, jobs_max: int, told: Told
     ) -> Sequence[StoreError]:
-        """Merge all that can be merged, now, in place of the steps that would do it over time.
+        """Do all possible merges now, in place of the steps that would do them over time.
 
-        The journal must be running. `told` gets the bytes that were rewritten, job by job;
-        `jobs_max` jobs go on side by side.
+        The journal must be running. `told` is called with the rewritten bytes, job by job.
+        `jobs_max` jobs run concurrently.
 
         Returns:
-            What could not be read or deleted; all else was done.
+            Errors of reads and deletions. All other work was done.
 
         Raises:
-            Unavailable, Denied: what was done stays done; another compaction goes on.
+            Unavailable, Denied: finished work is kept. Another compaction continues.
             Fenced: a newer owner has the tier.
         """
         alike = (RepackStep, IndexMergeStep, ManifestStep, TombstoneStep)
@@ -357,8 +358,8 @@ class Upkeep:
     async def finish(self) -> None:
         """Run every step once more, so that the next start is short and `check` finds no orphan.
 
-        Waits `finish_s_max` at most, and does not fail with the store: nothing depends on it.
-        Does nothing unless `run` runs. Idempotent.
+        Waits at most `finish_s_max` seconds, and ignores store errors: nothing depends on it. Does
+        nothing unless `run` runs. Idempotent.
         """
         if not (self._running or self._is_expected):
             return
@@ -368,7 +369,7 @@ class Upkeep:
         await wait_at_most(self._clock, self.options.finish_s_max, self._ended.wait())
 
     def check(self) -> None:
-        """Assert every step's invariants; for tests, between any two awaits."""
+        """Assert every step's invariants. For tests, between any two awaits."""
         for one in self._scheduled:
             one.step.check()
             assert bool(one.last_error) == bool(one.failures_in_a_row), f"{one}"
