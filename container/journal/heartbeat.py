@@ -28,6 +28,8 @@ END_S_MAX = 5.0
 LOOKS_PER_LEASE = 3
 """Polls of an observer within one lease."""
 NAME_BYTES_MAX = 4096
+SIGNS_MAX = 16
+"""Signs that an owner deletes at once. Where deletions fail, older ones stay for a later owner."""
 
 
 class Heartbeat:
@@ -91,10 +93,10 @@ class Heartbeat:
 
     async def _show(self) -> bool:
         """Create the next sign and delete the previous ones. Return whether it was created."""
-        before = list(self._made)
+        before = self._made = self._made[-SIGNS_MAX:]
         self._number += 1
         name = SignName(self._journal.epoch, self._number)
-        self._made.append(name)  # also where the outcome stays unknown
+        self._made = [*before, name]  # also where the outcome stays unknown
         try:
             await self._create(name)
         except StoreError:

@@ -8,13 +8,13 @@ from typing import Literal
 
 import pytest
 
-from container.journal.heartbeat import Heartbeat, Lease, OwnerWatch, Seen, last_sign
+from container.journal.heartbeat import SIGNS_MAX, Heartbeat, Lease, OwnerWatch, Seen, last_sign
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.metadata.operations import PutTopic
 from container.metadata.records import Topic
 from container.names.tier_objects import OWNER_PREFIX, SignName
-from provider.errors import Fenced, Unavailable
+from provider.errors import Denied, Fenced, Unavailable
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore
 
@@ -117,6 +117,26 @@ async def test_an_outage_costs_no_sign_that_is_due_after_it() -> None:
         before = await signs(store)
         await clock.advance(5.0)
         assert await signs(store) != before, "tried again within a sixth of the interval"
+
+
+async def test_an_owner_that_may_not_delete_any_more_asks_for_few_deletions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, clock = CountedStore(), ManualClock()
+    asked: list[int] = []
+
+    async def delete(names: list[str]) -> None:
+        asked.append(len(names))
+        raise Denied("no deletions", names[0])
+
+    async with beating(store, await own(store, clock), clock):
+        monkeypatch.setattr(store, "delete", delete)
+        await clock.advance(6000.0)
+        assert len(asked) == 200
+        assert max(asked) <= SIGNS_MAX
+        monkeypatch.undo()
+        await clock.advance(30.0)
+        assert len(await signs(store)) < 200
 
 
 async def test_a_clean_end_leaves_its_sign_and_a_fenced_owner_none() -> None:
