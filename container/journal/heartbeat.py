@@ -139,7 +139,7 @@ class OwnerWatch:
         self._store = store
         self._epoch = epoch
         self._owner = owner
-        self._sign: SignName | None = None
+        self._known: set[SignName] = set()
         self._sequence = -1
 
     def __repr__(self) -> str:
@@ -156,9 +156,8 @@ class OwnerWatch:
         if SignName(self._epoch, None) in ours and await self._has_ended():
             return Seen.ENDED
         is_first = self._sequence < 0
-        newest = max(ours, key=lambda one: one.number or 0, default=self._sign)
-        is_new = newest != self._sign
-        self._sign = newest
+        is_new = not self._known.issuperset(ours)
+        self._known.update(ours)
         entry = await self._newest_entry()
         if entry == Seen.REPLACED or (entry == Seen.ALIVE and not is_first):
             return entry
