@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +29,20 @@ from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import INDEX_QUEUE, parse_segment_name, segment_name
 from container.queue.message_queue_container import MessageQueueContainer
 from container.queue.roll_points import cut_runs
-from container.record.batch import store_timestamps
 from container.record.blank import Coda
 from container.record.checksum import crc32c
 from container.record.unit import UNIT_BYTES, Units
-from container.record.verification import find_records, leading_good, leading_good_units
+from container.record.verification import (
+    damaged_bodies,
+    find_records,
+    leading_good_units,
+    verify_records,
+)
 from container.tier_reader import TierReader
 from provider.clock import Clock
+from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, StoreError
-from provider.object_store import ObjectStore
+from provider.object_store import Buffer, ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
 JAVA_NEW = 0
@@ -138,6 +143,11 @@ class _Items:
     timestamps: NDArray[np.int64]
     alone: NDArray[np.bool_]
     """Those that hold no record: they are extents of their own."""
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    """Bytes of each that were verified; none of those without a record."""
+    sums: NDArray[np.uint32]
+    """CRC-32C of those bytes."""
 
     def of(self, segment: Segment) -> "_Items":
         """Those that end in `segment`; the last ends with it, a coda behind it included."""
@@ -146,7 +156,19 @@ class _Items:
         ends = self.ends[first:last].copy()
         ends[-1:] = segment.end
         rows = slice(first, last)
-        return _Items(self.offsets[rows], ends, self.timestamps[rows], self.alone[rows])
+        return replace(self.rows(rows), ends=ends)
+
+    def rows(self, rows: slice) -> "_Items":
+        """Some of them."""
+        return _Items(
+            self.offsets[rows],
+            self.ends[rows],
+            self.timestamps[rows],
+            self.alone[rows],
+            self.starts[rows],
+            self.sizes[rows],
+            self.sums[rows],
+        )
 
     def runs(self) -> list[slice]:
         """What may be in one extent: neither a gap nor bytes without a record lie amid it."""
@@ -166,15 +188,27 @@ async def queue_with_checksums(
 ) -> Queue:
     """The record of a Java queue with extents as our own commits would have made them.
 
-    Reads every byte twice; holds 40 bytes a message, and `LOG_BYTES_AT_ONCE` or an extent.
+    Reads every byte twice, past caches: the first time each record is verified, with its body and
+    its checksum; the second time an extent's checksum is made, of the same bytes. Holds 90 bytes a
+    message, and `LOG_BYTES_AT_ONCE` or an extent.
     `progress` is told the bytes of records read since the last call. All segments but the last of
     each flat file become sealed. What lies in the log behind the last unit's record (Java died
     between the two) is no part of it.
 
     Raises:
-        Corrupt, OutOfRange: a unit, or the record that it points to, is damaged; the position is
-            the place.
+        Corrupt, OutOfRange: a unit, or the record that it points to, is damaged, or was read
+            otherwise the second time; the position is the place.
     """
+    with cache_use(past=True):
+        return await _queue_with_checksums(container, store, extent_bytes_max, progress)
+
+
+async def _queue_with_checksums(
+    container: MessageQueueContainer,
+    store: ObjectStore,
+    extent_bytes_max: int,
+    progress: Callable[[int], None],
+) -> Queue:
     queue = container.record
     if not any(segment.extents for segment in queue.commit_log):
         return queue  # it has no message, and our export says where it goes on
@@ -205,10 +239,8 @@ async def _items(
     """Where the queue's records and units end. Units before `min_offset` have no record left."""
     queue = container.record
     offset = queue.min_offset
-    ends: list[NDArray[np.int64]] = []
-    stamps: list[NDArray[np.int64]] = []
-    offsets: list[NDArray[np.int64]] = []
-    alone: list[NDArray[np.bool_]] = []
+    found: list[_Items] = []
+    unit_sums: list[NDArray[np.uint32]] = []
     bases = {segment.base for segment in queue.commit_log}
     while offset < queue.next_offset:
         number = bisect_right(queue.gaps, offset, key=lambda one: one.end)
@@ -227,44 +259,94 @@ async def _items(
         together = np.searchsorted(starts + sizes - starts[0], LOG_BYTES_AT_ONCE, side="right")
         part = part[: min(good, max(1, int(together)))]
         raw = await container.log(_log_range(queue, part))
-        found = find_records(
-            raw, int(starts[0]), part, queue_id=queue.id.queue_id, first_offset=offset
-        )
-        count, fault = leading_good(found.faults)
-        if fault:
-            path = f"{queue.id}/COMMIT_LOG"
-            raise Corrupt(fault.reason, path, int(starts[0] + found.starts[count]))
-        begins_at = int(starts[0] + found.starts[0])
-        if ends and offset - 1 > offsets[-1][-1] and ends[-1][-1] < begins_at not in bases:
-            alone.append(np.ones(1, np.bool_))
-            ends.append(np.array([begins_at]))
-            stamps.append(stamps[-1][-1:])
-            offsets.append(offsets[-1][-1:] + 1)
-        ends.append(starts[0] + found.starts + found.sizes)
-        stamps.append(store_timestamps(raw, found.starts))
-        offsets.append(np.arange(offset, offset + len(part), dtype=np.int64))
-        alone.append(np.zeros(len(part), np.bool_))
+        records = _verified(queue, raw, part, offset)
+        begins_at = int(records.starts[0])
+        if found and offset - 1 > found[-1].offsets[-1]:
+            before = found[-1].rows(slice(-1, None))
+            if before.ends[0] < begins_at not in bases:
+                found.append(_without_record(before.offsets + 1, begins_at, before.timestamps))
+        found.append(records)
+        at = UNIT_BYTES * np.arange(len(part))
+        unit_sums.append(_sums(part.tobytes(), at, np.full(len(part), UNIT_BYTES)))
         progress(len(raw))
         offset = QueueOffset(offset + len(part))
+    records = _joined(found)
+    return records, _units_of(queue, records, np.concatenate(unit_sums))
+
+
+def _units_of(queue: Queue, records: _Items, sums: NDArray[np.uint32]) -> _Items:
+    """The units of records, and those before them, which have no record left to verify them."""
     first = queue.consume_queue[0].base // UNIT_BYTES
-    records = _Items(
-        np.concatenate(offsets),
-        np.concatenate(ends),
-        np.concatenate(stamps),
-        np.concatenate(alone),
-    )
     lost = np.arange(first, queue.min_offset, dtype=np.int64)
     for one in queue.gaps:
         lost = lost[(lost < one.start) | (lost >= one.end)]
     told = np.concatenate((lost, records.offsets[~records.alone]))
     timestamps = records.timestamps[~records.alone]
-    units = _Items(
+    return _Items(
         told,
         UNIT_BYTES * (told + 1),
         np.concatenate((np.full(len(lost), timestamps[0]), timestamps)),
         np.zeros(len(told), np.bool_),
+        UNIT_BYTES * told,
+        np.repeat(np.array([0, UNIT_BYTES]), (len(lost), len(sums))),
+        np.concatenate((np.zeros(len(lost), np.uint32), sums)),
     )
-    return records, units
+
+
+def _verified(queue: Queue, raw: Buffer, units: Units, first: QueueOffset) -> _Items:
+    """The records of some units in `raw`, which begins where the first unit points to.
+
+    Raises:
+        Corrupt: a record, its body or its own checksum is damaged; position is the place.
+    """
+    log_start = int(units["position"][0])
+    number = queue.id.queue_id
+    found = find_records(raw, log_start, units, queue_id=number, first_offset=first)
+    offsets = first + np.arange(len(units), dtype=np.int64)
+    verified = verify_records(
+        raw,
+        found.starts,
+        found.sizes,
+        queue_id=number,
+        queue_offsets=offsets,
+        physical_positions=log_start + found.starts,
+        topic=queue.id.topic.encode(),
+    )
+    count, reason = verified.count, verified.reason
+    bad = damaged_bodies(raw, found.starts[:count], found.sizes[:count])
+    if len(bad):
+        count, reason = int(bad[0]), "the body or the whole record fails its CRC"
+    if count < len(units):
+        path = f"{queue.id}/COMMIT_LOG"
+        raise Corrupt(reason, path, int(log_start + found.starts[count]))
+    return _Items(
+        offsets,
+        log_start + found.starts + found.sizes,
+        verified.store_timestamps,
+        np.zeros(len(units), np.bool_),
+        log_start + found.starts,
+        found.sizes,
+        _sums(raw, found.starts, found.sizes),
+    )
+
+
+def _without_record(offsets: NDArray[np.int64], end: int, timestamps: NDArray[np.int64]) -> _Items:
+    """Bytes up to `end` that hold none."""
+    at, none = np.array([end]), np.zeros(1, np.int64)
+    return _Items(offsets, at, timestamps, np.ones(1, np.bool_), at, none, none.astype(np.uint32))
+
+
+def _joined(parts: Sequence[_Items]) -> _Items:
+    """All of them in one."""
+    names = [field.name for field in fields(_Items)]
+    return _Items(*(np.concatenate([getattr(one, name) for one in parts]) for name in names))
+
+
+def _sums(raw: Buffer, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """CRC-32C of each of some ranges of `raw`."""
+    view = memoryview(raw)
+    spans = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
+    return np.array([crc32c(view[start:end]) for start, end in spans], np.uint32)
 
 
 def _log_range(queue: Queue, units: Units) -> ByteRange:
@@ -284,22 +366,29 @@ async def _imported(
     extents: list[Extent] = []
     begin = segment.base
     for run in mine.runs():
-        ends = mine.ends[run]
-        for cut in cut_runs(ends, begin, open_start=begin, bytes_max=bytes_max):
-            inside = ByteRange(cut.start - segment.base, int(ends[cut.last - 1]) - segment.base)
-            stamps = mine.timestamps[run][cut.first : cut.last]
+        part = mine.rows(run)
+        for cut in cut_runs(part.ends, begin, open_start=begin, bytes_max=bytes_max):
+            inside = ByteRange(
+                cut.start - segment.base, int(part.ends[cut.last - 1]) - segment.base
+            )
+            held = part.rows(slice(cut.first, cut.last))
+            raw = await store.read(name, inside)
+            differ = np.flatnonzero(_sums(raw, held.starts - cut.start, held.sizes) != held.sums)
+            if len(differ):
+                place = int(held.starts[differ[0]]) - segment.base
+                raise Corrupt("it was read otherwise when it was verified", name, place)
             extents.append(
                 Extent(
                     inside.start,
                     inside.length,
-                    crc32c(await store.read(name, inside)),
-                    QueueOffset(int(mine.offsets[run][cut.first])),
-                    int(stamps.min()),
-                    int(stamps.max()),
+                    crc32c(raw),
+                    QueueOffset(int(held.offsets[0])),
+                    int(held.timestamps.min()),
+                    int(held.timestamps.max()),
                     object_offset=inside.start,
                 )
             )
-        begin = int(ends[-1])
+        begin = int(part.ends[-1])
     return replace(segment, extents=tuple(extents))
 
 
@@ -381,7 +470,8 @@ async def read_java_tier(
         return found
     for name, file in reader.state.index_files.items():
         try:
-            checksum = await checksum_of(reader.store, name, file.size)
+            with cache_use(past=True):
+                checksum = await checksum_of(reader.store, name, file.size)
         except DAMAGE as error:
             found.damage.setdefault(INDEX_QUEUE, error)
         else:

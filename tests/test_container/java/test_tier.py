@@ -9,16 +9,20 @@ from click.testing import CliRunner, Result
 
 from container.check.tier import check_tier
 from container.java.metadata import parse_java_metadata
+from container.java.migration import read_java_tier
 from container.java.tier import load_java_tier
-from container.names.queue_id import QueueId
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
+from container.names.rocketmq import parse_segment_name
 from container.queue.point_reads import read_records_at
 from container.record.batch import decode_units
 from container.record.blank import BLANK_MAGIC
 from container.tier_reader import FixedMetadata, TierReader
 from fetcher.fetcher import TieredMessageFetcher
+from provider.disk_cache.use import current_use
 from provider.errors import Corrupt, StoreError
+from provider.object_store import Buffer
 from provider.posix.store import PosixStore
-from provider.ranges import QueueOffset
+from provider.ranges import ByteRange, QueueOffset
 from tests.support.cli import settings
 from tests.support.golden import VARIANTS_520, GoldenTree, unpack
 from tieredstore.cli.main import cli
@@ -138,6 +142,54 @@ def test_an_import_of_a_damaged_record_names_it_and_is_refused(tree: GoldenTree)
     assert f"{queue}/COMMIT_LOG" in refused.stderr
     assert str(size) in refused.stderr
     assert invoke(tree, "topics", "--json").stdout == ""
+
+
+def test_an_import_of_a_record_with_a_damaged_body_is_refused(tree: GoldenTree) -> None:
+    """Its bytes would have a valid checksum from then on."""
+    queue = next(queue for queue in tree.queues() if queue.topic == "V_Hash")
+    _, path = tree.segments(queue, "COMMIT_LOG")[0]
+    raw = bytearray(path.read_bytes())
+    raw[88] ^= 1
+    path.write_bytes(raw)
+    refused = invoke(tree, "metadata", "import", tree.java_metadata)
+    assert refused.exit_code != 0
+    assert f"{queue} cannot be imported: the body or the whole record" in refused.stderr
+    assert invoke(tree, "topics", "--json").stdout == ""
+
+
+class ChangingStore(PosixStore):
+    """A byte of a file is another one when it is read alone, after it was read with others."""
+
+    def __init__(self, directory: Path, changed: SegmentType) -> None:
+        super().__init__(directory)
+        self._type = changed
+
+    async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
+        use = current_use()
+        assert use is not None
+        assert use.is_past
+        raw = bytearray(await super().read(name, wanted))
+        parsed = parse_segment_name(name)
+        assert parsed is not None
+        if parsed.type is self._type:
+            raw[19] ^= 1
+        return bytes(raw)
+
+
+@pytest.mark.parametrize("changed", FLAT_FILES)
+async def test_no_checksum_is_made_of_bytes_that_were_not_verified(
+    tree: GoldenTree, changed: SegmentType
+) -> None:
+    reader = await opened(tree)
+    await reader.store.close()
+    store = ChangingStore(tree.broker_directory, changed)
+    reader = TierReader(store, FixedMetadata(reader.state))
+    contents = await read_java_tier(reader, extent_bytes_max=1 << 20, progress=lambda _: None)
+    assert contents.queues == []
+    assert contents.damage.keys() == set(tree.queues())
+    for damage in contents.damage.values():
+        assert "read otherwise when it was verified" in str(damage)
+    await store.close()
 
 
 @pytest.mark.parametrize("byte", [4, 15, 24, 35])
