@@ -200,7 +200,7 @@ class Tier(TierView):
         if over is not None:
             raise over
 
-    async def refresh(self) -> bool:
+    async def refresh(self, *, doubted: bool = False) -> bool:  # noqa: ARG002 - as `TierReader`
         """An owner's metadata is always the newest: nothing to do."""
         return False
 

@@ -20,8 +20,8 @@ class RefreshedMetadata(MetadataView, Protocol):
         """How often the tier was found to be put back from a copy."""
         ...
 
-    async def refresh(self) -> bool:
-        """Look for newer metadata; True if there was some."""
+    async def refresh(self, *, doubted: bool = False) -> bool:
+        """Look for newer metadata; True if there was some. See `JournalFollower.refresh`."""
         ...
 
 
@@ -41,7 +41,7 @@ class FixedMetadata:
         """There is one."""
         return 0
 
-    async def refresh(self) -> bool:
+    async def refresh(self, *, doubted: bool = False) -> bool:  # noqa: ARG002 - the protocol's
         """Nothing changes."""
         return False
 
@@ -91,6 +91,9 @@ class TierReader(TierView):
         broker = self.state.broker
         return f"<TierReader {broker.cluster}/{broker.name}: {len(self.state.queues)} queues>"
 
-    async def refresh(self) -> bool:
-        """Look for newer metadata; True if there was some. One request when there is none."""
-        return await self._metadata.refresh()
+    async def refresh(self, *, doubted: bool = False) -> bool:
+        """Look for newer metadata; True if there was some. One request when there is none.
+
+        `doubted`, after the storage contradicted what is known: two.
+        """
+        return await self._metadata.refresh(doubted=doubted)

@@ -52,7 +52,7 @@ class TierView:
         """Where the tier lies."""
         return self._store
 
-    async def refresh(self) -> bool:
+    async def refresh(self, *, doubted: bool = False) -> bool:  # noqa: ARG002 - see `TierReader`
         """Look for newer metadata; True if there was some."""
         return False
 

@@ -54,11 +54,11 @@ async def from_newest_tier(
             return await read()
         except OutOfRange:
             # Retention or a new owner deleted or moved an object that the metadata names.
-            await tier.refresh()
+            await tier.refresh(doubted=True)
         except Corrupt:
             # Either a tail truncation freed a file that has other messages by now, or a cache has
             # a damaged response of the storage.
-            is_newer = await tier.refresh() or _generation(tier, queue) != generation
+            is_newer = await tier.refresh(doubted=True) or _generation(tier, queue) != generation
             if not is_newer and not use.was_used:
                 raise
             use.is_past = use.is_past or use.was_used

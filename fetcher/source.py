@@ -107,6 +107,9 @@ class Tier(Protocol):
         """Return a queue for reading; None if the tier does not have it. No request."""
         ...
 
-    async def refresh(self) -> bool:
-        """Poll for newer metadata. Return whether there was some; always False for the owner."""
+    async def refresh(self, *, doubted: bool = False) -> bool:
+        """Poll for newer metadata. Return whether there was some; always False for the owner.
+
+        `doubted`: the storage contradicts the metadata; see `JournalFollower.refresh`.
+        """
         ...

@@ -11,6 +11,6 @@ LOOKS_MAX = 4
 async def take_newer(tier: TierView) -> None:
     """Take newer metadata, if there is some that can be read."""
     try:
-        await tier.refresh()
+        await tier.refresh(doubted=True)
     except (Corrupt, NewerVersion, NotFound):
         return  # what was open stays; the journal's own check names the damage

@@ -171,8 +171,8 @@ class _CountedView(TierView):
         super().__init__(store, tier)
         self._tier = tier
 
-    async def refresh(self) -> bool:
-        return await self._tier.refresh()
+    async def refresh(self, *, doubted: bool = False) -> bool:
+        return await self._tier.refresh(doubted=doubted)
 
 
 class Scrubber:

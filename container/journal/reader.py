@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from container.journal.entry import apply_entry, copy_in, follows
+from container.journal.entry import apply_entry, copy_in, decode_entry, follows
 from container.journal.options import JournalOptions
 from container.journal.snapshot import decode_in_turns
 from container.metadata.state import TierState
@@ -167,7 +167,7 @@ class JournalReader:
             return Loaded(state, name, tuple(damaged))
         return Loaded(TierState(), None, tuple(damaged))
 
-    async def catch_up(self, loaded: Loaded) -> bool:
+    async def catch_up(self, loaded: Loaded, *, doubted: bool = False) -> bool:
         """Apply the entries after the state's. Return False if they were deleted: load again.
 
         One listing. If there are new entries, also a read of each, and a listing of the boundary
@@ -175,7 +175,8 @@ class JournalReader:
         The state changes entry by entry, never within one.
 
         Also returns False if the journal lacks the state's own entry, or diverges from it
-        (`is_other_history`): it was restored from a backup.
+        (`is_other_history`): it was restored from a backup. The next entry tells which entry it
+        follows. If there is none, only `doubted` compares the newest entry, by one more request.
 
         Raises:
             Corrupt: an entry and its copy are damaged or missing. The state is as before that
@@ -190,7 +191,29 @@ class JournalReader:
         if not found:  # the newest entry is never deleted
             loaded.is_other_history = True
             return False
-        return await self._catch_up(loaded, [one for one in found if one[0].sequence > held])
+        newer = [one for one in found if one[0].sequence > held]
+        tells = loaded.last if newer else not doubted
+        if not tells and not await self._has(loaded):
+            loaded.is_other_history = True
+            return False
+        return await self._catch_up(loaded, newer)
+
+    async def _has(self, loaded: Loaded) -> bool:
+        """Whether the state's newest entry is still in storage. A damaged entry counts as its own.
+
+        If only a snapshot was read, its unique name identifies the history. A snapshot that was
+        replaced counts as another history, which costs one load.
+        """
+        name = EntryName(loaded.state.sequence)
+        try:
+            if not loaded.last:
+                await self._store.size(str(loaded.snapshot))
+                return True
+            return decode_entry(await self._store.read(str(name)), name)[1] == loaded.last
+        except NotFound:
+            return False
+        except Corrupt:
+            return True
 
     async def _catch_up_while_it_gets_on(self, loaded: Loaded) -> bool:
         """As `_catch_up_from_its_own`. A failed request repeats only its own batch.
@@ -392,8 +415,11 @@ class JournalFollower:
         """Unusable snapshots. An older snapshot and the entries after it replaced them."""
         return self._loaded.damaged
 
-    async def refresh(self) -> bool:
+    async def refresh(self, *, doubted: bool = False) -> bool:
         """Apply new entries. Return whether there were any. One request if there are none.
+
+        `doubted`: the storage contradicts the state. One more request detects a restored tier whose
+        newest entry has the state's own number.
 
         Loads the newest snapshot if required entries were deleted, or if the tier was restored from
         a backup. The state may then be older than before. Only then is `state` another object. A
@@ -404,11 +430,11 @@ class JournalFollower:
             Corrupt, NewerVersion, Unavailable: see `JournalReader.catch_up`.
         """
         async with self._refreshing:  # entries are applied in order, each once
-            return await self._refresh()
+            return await self._refresh(doubted=doubted)
 
-    async def _refresh(self) -> bool:
+    async def _refresh(self, *, doubted: bool) -> bool:
         before = self.state.sequence
-        if await self._reader.catch_up(self._loaded):
+        if await self._reader.catch_up(self._loaded, doubted=doubted):
             return self.state.sequence > before
         loaded = await self._reader.load()
         is_other = self._loaded.is_other_history and loaded.state.sequence > 0

@@ -280,7 +280,7 @@ async def find_messages(
         try:
             return await lookup.answer()
         except OutOfRange:  # something that was deleted meanwhile, or is lost
-            if not (lookup.is_outdated or await tier.refresh()):
+            if not (lookup.is_outdated or await tier.refresh(doubted=True)):
                 break
     return await _Lookup(tier, query, unsealed, limits, known, expects_losses=True).answer()
 

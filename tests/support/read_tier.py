@@ -199,7 +199,7 @@ class MemoryTier:
     def container(self, queue: QueueId) -> MemoryQueue | None:
         return self.queues.get(queue)
 
-    async def refresh(self) -> bool:
+    async def refresh(self, *, doubted: bool = False) -> bool:
         self.refreshes += 1
         for queue in self.newer:
             self.queues[queue.id] = queue

@@ -103,7 +103,7 @@ class Follower:
     def forget(self) -> None:
         """The tier was put back from a copy: what was there may be gone.
 
-        A reader learns it by the first entry whose number is higher than that which it has read.
+        A reader learns it by the next entry, or by a look that doubts what it knows.
         """
         self.seen.clear()
         self._may_be_behind = True
@@ -113,9 +113,7 @@ class Follower:
         try:
             if self._reader is None:
                 self._reader = await TierReader.open(self._memory, verify=True)
-            is_newer = await self._reader.refresh()
-            if self._may_be_behind and not is_newer:
-                self._reader = await TierReader.open(self._memory, verify=True)
+            await self._reader.refresh(doubted=self._may_be_behind)
             self._may_be_behind = False
         except StoreError as error:
             if isinstance(error, Corrupt):

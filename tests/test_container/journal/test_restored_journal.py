@@ -1,14 +1,20 @@
 """A tier that is put back from a copy while readers follow it: epochs and numbers come again."""
 
+from dataclasses import replace
+
 import pytest
 
 from container.journal.reader import JournalFollower
 from container.names.queue_id import QueueId
+from container.names.tier_objects import SNAPSHOT_PREFIX, SnapshotName, parse_name
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
+from fetcher.fetcher import TieredMessageFetcher
+from fetcher.result import FetchStatus
 from provider.errors import Corrupt
-from tests.support.owned_tier import OwnedWorld, put
+from provider.ranges import QueueOffset
+from tests.support.owned_tier import NotedStore, OwnedWorld, put
 
 A, B, C = QueueId("A", 0), QueueId("B", 0), QueueId("C", 0)
 
@@ -70,6 +76,70 @@ async def test_a_reader_that_is_ahead_of_the_copy_goes_back() -> None:
     assert follower.state.queues[B].next_offset == 5
     assert follower.histories == 1
     assert not await follower.refresh()
+
+
+async def of_one_length(reader_entries: int) -> tuple[OwnedWorld, TierReader, NotedStore]:
+    """A reader of a tier which was put back, and goes on otherwise up to the reader's number.
+
+    `reader_entries`: how many entries the reader has applied itself; the others are a snapshot's.
+    """
+    world, copy = await copied()
+    async with world.owned(replace(world.upkeep, snapshot_entries_max=1)) as tier:
+        for _ in range(4 - reader_entries):
+            await put(tier, 1, A)
+        await tier.upkeep.finish()  # with a snapshot of all
+        noted = NotedStore(world.memory, world.clock)
+        reader = await TierReader.open(noted)
+        snapshots = [parse_name(one.name) for one in await world.memory.list(SNAPSHOT_PREFIX)]
+        assert isinstance(snapshots[-1], SnapshotName)
+        assert snapshots[-1].sequence == reader.state.sequence
+        for _ in range(reader_entries):
+            await put(tier, 1, A)
+    world.kill_all()
+    await reader.refresh()
+    assert not await reader.refresh(doubted=True)
+    put_back(world, copy)
+    async with world.owned() as tier:
+        while tier.state.sequence < reader.state.sequence:
+            await put(tier, 2, C)
+        assert tier.state.sequence == reader.state.sequence
+    world.kill_all()
+    return world, reader, noted
+
+
+@pytest.mark.parametrize("reader_entries", [0, 1])
+async def test_another_history_of_the_same_length_is_known_by_a_look_that_doubts(
+    reader_entries: int,
+) -> None:
+    world, reader, noted = await of_one_length(reader_entries)
+    calls = noted.calls.total()
+    assert not await reader.refresh()
+    assert noted.calls.total() == calls + 1, "a look that finds nothing costs a listing"
+    assert await reader.refresh(doubted=True)
+    assert reader.state == (await TierReader.open(world.memory)).state
+    calls = noted.calls.total()
+    assert not await reader.refresh(doubted=True)
+    assert noted.calls.total() == calls + 2
+
+
+async def test_a_read_of_another_history_of_the_same_length_is_answered_by_it() -> None:
+    world, reader, _ = await of_one_length(1)
+    gone = reader.queue(A)
+    assert gone is not None
+    async with TieredMessageFetcher(reader, clock=world.clock) as fetcher:
+        last = QueueOffset(gone.next_offset - 1)
+        found = await fetcher.get_message("g", "A", 0, last, messages_max=1)
+        assert found.status is not FetchStatus.FOUND
+        assert reader.queue(C) is not None
+
+
+async def test_a_longer_history_is_known_to_a_reader_of_a_snapshot_alone() -> None:
+    world, reader, _ = await of_one_length(0)
+    async with world.owned() as tier:
+        await put(tier, 1, B)
+    world.kill_all()
+    assert await reader.refresh()
+    assert reader.state == (await TierReader.open(world.memory)).state
 
 
 @pytest.mark.leaves_findings("entry-damaged", "journal", why="it mixes two histories")

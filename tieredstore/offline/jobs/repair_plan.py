@@ -121,12 +121,12 @@ async def settled(reader: TierReader, look: Callable[[], Awaitable[WantedT]]) ->
         try:
             found = await look()
         except BytesMissing:  # of a manifest, which may have been replaced
-            if not await reader.refresh():
+            if not await reader.refresh(doubted=True):
                 raise
             continue
         is_sound = not (found.units or found.index or found.faults)
         agree = before and (before.targets, before.faults) == (found.targets, found.faults)
-        if is_sound or agree or not await reader.refresh():
+        if is_sound or agree or not await reader.refresh(doubted=True):
             return found
         before = found
     raise Unavailable("the tier changes faster than it is read: end its owner first", "")
