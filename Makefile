@@ -171,7 +171,7 @@ soak: $(STAMP)
 soak-store: $(STAMP)
 	SOAK_SECONDS=$${SOAK_SECONDS:-3600} $(BIN)/python -m pytest -s -m soak tests/soak/test_store_soak.py
 
-# Owners, merges and deletions over a faulty object store, from seeds: SEEDS of them, from FIRST on, which a failure names.
+# Owners, merges and deletions over a faulty object store, and over files, from seeds: SEEDS of them, from FIRST on, which a failure names.
 simulate: $(STAMP)
 	SEEDS=$${SEEDS:-2000} $(BIN)/python -m pytest -q tests/test_faults/test_object_simulation.py
 

@@ -65,10 +65,12 @@ class WatchedHotLog(StoreHotLog):
         return other
 
     async def release(self, queue: QueueId, offset: QueueOffset) -> None:
-        await super().release(queue, offset)
         tier = self.tier()
         assert tier is not None
         record = tier.journal.state.queues.get(queue)
+        if record is None:  # it was deleted, and begins again at the oldest message there is
+            self.released.pop(queue, None)
+        await super().release(queue, offset)
         if record is not None:  # else where it will begin is released
             published = record.next_offset
             assert offset <= published, f"{queue} is told to {offset}, {published} are published"
