@@ -375,7 +375,8 @@ class TieredMessageStore:
         """Change the level, by name or number. Running reads keep theirs.
 
         DISABLE stops tiering and reads of the tier at once; this process stays the tier's owner.
-        The first other level opens the tier.
+        The first other level opens the tier. Cancelling leaves the level as it is. A tier that is
+        being opened is then opened all the same, and paused.
 
         Raises:
             ValueError: there is no such level.

@@ -369,7 +369,7 @@ class TieredReads:
 
         return await JoinedQuery(self._inner, self._untiered, cold, query).answer(find)
 
-    async def _served(  # noqa: PLR0917 - who asks, for what, and the two who may answer
+    async def _served(  # noqa: PLR0917 - caller, request, and both sides
         self,
         caller: Caller,
         queue: QueueId,
@@ -453,7 +453,7 @@ class TieredReads:
             return await self._inner.is_in_store(*queue, offset)
         except ANSWERS_ELSEWHERE:
             if is_tiered:
-                return False  # a hot log that cannot tell serves nothing
+                return False  # a hot log that fails here serves nothing
             raise
 
     def _count(self, caller: Caller, source: Source, answer: object, *, is_fallback: bool) -> None:
@@ -488,7 +488,7 @@ async def _from_tier(cold: ColdSide, request: Request) -> GetMessageResult | Non
     status, following = result.status, int(result.next_offset)
     span = cold.span(request.queue)
     for gap in span.gaps if span is not None and request.subscription else ():
-        if request.offset < gap.start < following:  # the hot log may have what the tier lost
+        if request.offset < gap.start < following:  # the hot log may have these
             following = gap.start
             messages = [one for one in messages if one.queue_offset < following]
             status = FetchStatus.FOUND if messages else FetchStatus.NO_MATCHED_MESSAGE
