@@ -176,7 +176,7 @@ class AppendThread:
             if quickly and group.requests and not self._appender.is_quick(plan):
                 return None
             self._appender.carry_out(plan)
-        except Exception as error:  # noqa: BLE001 - told to the callers
+        except Exception as error:  # noqa: BLE001 - raised in the callers
             told = {id(request) for request, _ in group.failed}
             group.failed += [(request, error) for request in taken if id(request) not in told]
             group.requests = []
@@ -208,7 +208,7 @@ class AppendThread:
                 records = [prepare(message, now_ms, options) for message in request.messages]
                 if request.together:
                     records = kept_together(records, options)
-            except Exception as error:  # noqa: BLE001 - told to the caller
+            except Exception as error:  # noqa: BLE001 - raised in the caller
                 group.failed.append((request, error))
                 continue
             prepared += records
@@ -441,7 +441,7 @@ class AppendCalls:
         def carry_out() -> None:
             try:
                 outcome.append(work())
-            except Exception as error:  # noqa: BLE001 - told to the caller
+            except Exception as error:  # noqa: BLE001 - raised in the caller
                 errors.append(error)
 
         def tell() -> None:

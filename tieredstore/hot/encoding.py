@@ -61,7 +61,7 @@ WITHOUT_UNIT = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 
 class MessageRefused(ValueError):
-    """Invalid message: it is too large, or has a field that no record can hold."""
+    """Message too large, or with a field that no record can hold: change the message."""
 
 
 class NewMessage(NamedTuple):

@@ -41,7 +41,8 @@ class HotLog:
     """Newest messages of a broker, written by this process. See `open_hot_log`.
 
     Call it on the event loop that opened it only. Messages of a caller that awaits each call keep
-    their order. Concurrent calls are appended in the order of the calls.
+    their order. Concurrent calls are appended in the order of the calls. Cancelling a call does not
+    interrupt work that a thread has begun.
     """
 
     def __init__(self, appender: Appender, *, clock: Clock, executor: Executor) -> None:

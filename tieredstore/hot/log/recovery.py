@@ -456,7 +456,7 @@ def _is_good_unit(
 
 
 def _rescan_base(log: CommitLogWriter, checkpoint: Checkpoint) -> int:
-    """Return the newest file whose first message is as old as the checkpoint, else the oldest."""
+    """Return the newest file whose first message is not after `rescan_before`, else the oldest."""
     for base in reversed(log.bases):
         with log.mapped(base) as view:
             message = good_record(view, base)

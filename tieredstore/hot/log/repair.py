@@ -1,6 +1,6 @@
 """Repair of a hot log: finds its damage, and replaces it so that the log continues without it.
 
-P1  Looking for damage changes nothing.
+P1  The search for damage changes nothing.
 P2  Every position and every queue offset stays. Damaged bytes are first copied to files of their
     own. Then a placeholder replaces them, a sound record without a unit, or the blank record that
     ends a file.
@@ -279,7 +279,7 @@ class HotRepair:
         self._queues.close()
 
 
-def _scanned(  # noqa: PLR0917 - what a scan begins with
+def _scanned(  # noqa: PLR0917 - the start of a scan
     log: CommitLogWriter,
     queues: QueueFiles,
     deleted: DeletedQueues,
