@@ -305,8 +305,8 @@ class StoreScan:
             self._schedule.look_soon(now_s)
 
     def _first_needed(self) -> int:
-        # One file below what was there before the directories were looked at: the unit of a record
-        # there may not have been seen yet, nor the directory of its queue.
+        # One file below the end before the directories were scanned: the unit of a record there may
+        # not have been seen yet, nor the directory of its queue.
         return self._queues.first_needed(self._known_position - self._log.file_bytes)
 
     def _troubles(self) -> list[str]:

@@ -74,7 +74,7 @@ _NOTHING_THERE = frozenset({errno.ENOENT, errno.ELOOP})
 
 
 class NotAStore(Denied):
-    """Error: the directory holds no RocketMQ store, or none that can be followed."""
+    """No RocketMQ store in the directory, or none that can be followed: name another one."""
 
 
 @dataclass(frozen=True, slots=True)

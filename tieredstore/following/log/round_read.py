@@ -348,10 +348,10 @@ def _cut_off(log: CommitLogFiles, records: _Records, index: int, end: int) -> Co
 
 
 def _hole(log: CommitLogFiles, position: int) -> Corrupt | None:
-    """Return the error of a missing file: a broker deletes only its oldest files.
+    """Return the error of a file missing among the broker's own; None if there is none.
 
-    None for files between those that only pins keep and the broker's own: files not pinned there
-    are gone.
+    A broker deletes its oldest files first, so no other file can be missing, or appear later. Below
+    the broker's first file the result is None: files that were not pinned there are deleted.
     """
     table = log.table
     base = table.base_of(position)

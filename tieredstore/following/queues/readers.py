@@ -27,7 +27,7 @@ class QueueReaders:
     units that must be rebuilt.
     """
 
-    def __init__(  # noqa: PLR0917 - what a reader may need
+    def __init__(  # noqa: PLR0917 - the needs of a reader
         self,
         log: CommitLogFiles,
         tails: Mapping[QueueId, ConsumeQueueTail],

@@ -256,8 +256,8 @@ class ConsumeQueueTail:
             self.seen = self._without_passed(self._look(log, moment, floor_of, log_end))
             self.is_known = self.is_current = True
         except NotFound:
-            # The broker deleted a file during the look: the next one uses a new table. A first
-            # look that failed does not count as one.
+            # The broker deleted a file during the poll: the next one uses a new table. A first
+            # poll that failed does not count as one.
             self._begun, self.log_min = had_begun, -1
             self.is_known = self.is_known or not self.files.run.bases
             self.is_current = False
@@ -609,7 +609,7 @@ class ConsumeQueueTail:
         except (Corrupt, OutOfRange) as error:
             return Doubt(offset, unit, str(error))
         if is_extended_address(unit.tag_hash):
-            return None  # `enableConsumeQueueExt`: an address stands in the place of the code
+            return None  # `enableConsumeQueueExt`: an address replaces the code
         if code != unit.tag_hash:  # half written, or never a hash: the next poll decides
             reason = f"the unit's tags code is {unit.tag_hash}, not {code}"
             return Doubt(offset, unit, reason, by_tags_only=True)
