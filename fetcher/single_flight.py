@@ -10,7 +10,7 @@ from fetcher.window import GroupPosition
 
 
 class Flight:
-    """One read of `[start, end)` of a key. `end` may become lower once the sizes are known."""
+    """Read of `[start, end)` of a key. `end` may become lower once the sizes are known."""
 
     __slots__ = (
         "ahead_of", "done", "end", "error", "is_stale", "is_wanted", "key", "log_start", "runs",
