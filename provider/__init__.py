@@ -1,7 +1,8 @@
-"""Everything that touches the outside world: object stores, file segments over them, the clock.
+"""Providers: object stores, file segments over them, and the clock. All I/O is here.
 
-Knows nothing of messages. Import from here to write a provider of your own; `CONTRACT.md` beside
-this file says what a storage must offer, and `provider.testing` holds the same promises as tests.
+The package does not depend on messages. Import from here to write a provider of your own.
+`CONTRACT.md` beside this file specifies a storage, and `provider.testing` has the same promises
+as tests.
 """
 
 from provider.clock import Clock, SystemClock

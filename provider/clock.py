@@ -1,4 +1,4 @@
-"""Time as an argument: the one module that asks the operating system for it."""
+"""Clocks as arguments: the port, the system's clock, timeouts and pauses."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 ResultT = TypeVar("ResultT")
 
 DOUBLINGS_MAX = 60
-"""More would be no float."""
+"""Doublings after which a backoff stops growing, so that it stays a finite float."""
 
 
 class Clock(Protocol):
@@ -19,11 +19,11 @@ class Clock(Protocol):
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds since some fixed point; never goes back, and counts while the machine sleeps."""
+        """Seconds since a fixed point. Never decreases; includes time of a suspended machine."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return after `seconds`; at once, but yielding to other tasks, when not positive."""
+        """Return after `seconds`. If not positive, only yield to other tasks."""
         ...
 
 
@@ -35,11 +35,11 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """Seconds since the machine started, those in which it was suspended included.
+        """Seconds since the machine started, the time in which it was suspended included.
 
-        CLOCK_MONOTONIC would stand still meanwhile: a listing that was under way would seem young,
-        although other machines had hours to write and delete (decision 0008). A virtual machine
-        that its host pauses sees neither clock go on.
+        CLOCK_MONOTONIC stops during a suspension. A listing that was under way would then seem
+        young, although other machines had hours to write and delete (decision 0008). In a virtual
+        machine that its host pauses, both clocks stop.
         """
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -49,17 +49,20 @@ class SystemClock:
 
 
 def backoff_s(failures: int, *, s_min: float, s_max: float) -> float:
-    """Pause after the n-th failure in a row: doubles from `s_min` up to `s_max` seconds. Pure."""
+    """Return the pause in seconds after the n-th failure in a row: `s_min` doubled up to `s_max`.
+
+    Pure.
+    """
     return min(s_max, s_min * 2.0 ** min(failures - 1, DOUBLINGS_MAX))
 
 
 async def give_way() -> None:
-    """Let other tasks of the loop have a turn amid work that takes no time of its own."""
+    """Yield to other tasks of the loop, in the middle of work that does not wait."""
     await asyncio.sleep(0)
 
 
 async def wait_at_most(clock: Clock, seconds: float, work: Coroutine[None, None, object]) -> None:
-    """Await `work` for `seconds` at most, then cancel it; which of the two is not told."""
+    """Await `work` for at most `seconds`, then cancel it. The outcome is not reported."""
     async with asyncio.TaskGroup() as group:
         tasks = (group.create_task(work), group.create_task(clock.sleep(seconds)))
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -68,11 +71,11 @@ async def wait_at_most(clock: Clock, seconds: float, work: Coroutine[None, None,
 
 
 async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """The result of `work`, which is cancelled after `seconds`. About 30 us.
+    """Return the result of `work`, or cancel it after `seconds`. Costs about 30 us.
 
     Raises:
-        TimeoutError: it took longer.
-        And what `work` raises.
+        TimeoutError: `work` took longer.
+        Exception: as `work`.
     """
     outcome: list[ResultT] = []
     raised: list[Exception] = []
@@ -92,11 +95,11 @@ async def within(clock: Clock, seconds: float, work: Coroutine[Any, Any, ResultT
 
 
 LOOP_HOLD_S_MAX = 0.005
-"""Longest burst of reads that need not wait, in seconds, where no other bound is given."""
+"""Default bound of a burst of reads that need not wait, in seconds."""
 
 
 class LoopHold:
-    """Time since the loop last ran other tasks, as far as calls ask. One loop."""
+    """Time since the loop last ran other tasks, sampled by calls. For one loop."""
 
     def __init__(self, clock: Clock, hold_s_max: float = LOOP_HOLD_S_MAX) -> None:
         self._clock = clock
@@ -109,7 +112,10 @@ class LoopHold:
         return f"<LoopHold of {self._hold_s_max:g} s>"
 
     def is_long(self) -> bool:
-        """Whether calls have kept the loop for longer than the bound: then yield to it. 0.2 us."""
+        """Whether calls have blocked the loop for longer than the bound. Costs 0.2 us.
+
+        The caller then yields to the loop.
+        """
         now_s = self._clock.monotonic_s()
         if self._is_in_burst:
             return now_s - self._began_s > self._hold_s_max

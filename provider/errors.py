@@ -1,15 +1,15 @@
-"""What can go wrong, as verdicts: each class says what to do next, and carries its place.
+"""Errors of stores as verdicts: each class implies the next action, and has path and position.
 
-Foreign errors are translated into these once, where the outside world is met: by a store's driver
-(`posix/files.py`), and for the files of a hot log in `tieredstore/following/`. No code between
-the two catches `OSError` or a client library's exception.
+Foreign errors are translated into these once, at the border of the process: by a store's driver
+(`posix/files.py`, `object/errors.py`), and for the files of a hot log in `tieredstore/following/`.
+No other code catches `OSError` or an exception of a client library.
 """
 
 
 class StoreError(Exception):
-    """Something happened at one byte position of one named object.
+    """Error at one byte position of one named object.
 
-    As a text it is the reason with the place behind it, unless the reason names it:
+    Its text is the reason, followed by the place unless the reason names it:
     `the object ends at 5 (T/0/COMMIT_LOG/x at 7)`.
     """
 
@@ -25,7 +25,7 @@ class StoreError(Exception):
 
 
 class Unavailable(StoreError):
-    """Try again later: nothing is known to be wrong with the bytes; the outcome may be unknown."""
+    """Retry later. No damage is known; the outcome may be unknown."""
 
 
 class Corrupt(StoreError):
@@ -33,27 +33,27 @@ class Corrupt(StoreError):
 
 
 class OutOfRange(StoreError):
-    """Fix the request: the position lies outside what is there."""
+    """Fix the request: the position lies outside the object or queue."""
 
 
 class NotFound(OutOfRange):
-    """Look again: no object has that name, so reload the metadata that named it, once."""
+    """Reload the metadata that named the object, and retry once: no object has that name."""
 
 
 class AlreadyExists(StoreError):
-    """Read what is there: the name is taken, perhaps by an earlier attempt of our own."""
+    """Read the object: the name is taken, perhaps by an earlier attempt of the same writer."""
 
 
 class Fenced(StoreError):
-    """Stop: someone newer owns this tier, and nothing of ours will become visible any more."""
+    """Stop: a newer owner has the tier. No write of this owner becomes visible any more."""
 
 
 class Denied(StoreError):
-    """Fix the permissions or the configuration: the storage refuses us on principle."""
+    """Fix the permissions or the configuration: the storage refuses the request permanently."""
 
 
 class Unauthorized(Denied):
-    """Fix credentials, permissions or the clock, or wait: a service refuses us for now."""
+    """Fix credentials, permissions or the clock, or wait: a service refuses the request for now."""
 
 
 class Closed(StoreError):

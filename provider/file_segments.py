@@ -1,11 +1,11 @@
-"""The second port: where the slices of file segments are put, and how they are found again.
+"""The second port: placement of the slices of file segments in objects.
 
-A file segment (RocketMQ's word) is an append-only run of bytes `[base, base + size)` of one flat
-file: a queue's CommitLog or ConsumeQueue. It is made of extents, and an extent says in which
-object its bytes lie. A store that can append keeps one file per segment and grows it in place
-(`stores/in_place_segments.py`); on an object store the slices of a round share one new object
+A file segment (RocketMQ's term) is the append-only bytes `[base, base + size)` of one flat file: a
+queue's CommitLog or ConsumeQueue. It consists of extents, and an extent names the object that has
+its bytes. A store that can append keeps one file per segment and grows it in place
+(`stores/in_place_segments.py`). On an object store the slices of a round share one new object
 (`stores/packed_segments.py`). The layer above plans slices and publishes placements; it does not
-know which of the two it is.
+depend on either form.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,34 +20,35 @@ class SegmentSlice:
     """Bytes that continue one segment."""
 
     segment: str
-    """The segment's name: RocketMQ's path of it, relative to the broker's directory."""
+    """Name of the segment: RocketMQ's path of it, relative to the broker's directory."""
     position: int
-    """Where in the segment the bytes go: its published size so far, in bytes."""
+    """Position of the bytes in the segment: its published size so far, in bytes."""
     buffers: tuple[Buffer, ...]
     reused: bool = False
-    """Whether another segment may have had the name: an earlier owner may be about to delete it.
-    Only where the slice begins the segment."""
+    """Whether another segment may have had the name, so that an earlier owner may be about to
+    delete its file. Only for a slice that begins the segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the bytes of a slice lie."""
+    """Object and offset in bytes of a slice."""
 
     object_name: str
     object_offset: int
 
 
 class FileSegments(Protocol):
-    """A place that keeps file segments.
+    """Storage of file segments for one owner.
 
-    S1  What `write` has acknowledged is durable, and reads back equal at its placement.
+    S1  A slice that `write` acknowledged is durable, and reads back equal at its placement.
     S2  After any failure the same slices may be written again; that is how to continue.
     S3  No `write` changes a byte that was published before, and no deletion by an earlier owner
-        reaches what `write` has acknowledged.
-    S4  `must_roll` is true where S3 can only be kept by beginning a new segment: an earlier owner
-        may still be alive and may still write after the published end of the segment.
-    S5  What `preserve` was told of outlives every later `write`, where it lies or as a copy.
-    S6  What `earlier_objects` returns can never be published again: references to it only go.
+        removes an acknowledged slice.
+    S4  `must_roll` is true if only a new segment can keep S3: an earlier owner may still be alive
+        and may still write after the published end of the segment.
+    S5  The bytes of preserved segments outlive every later `write`, in place or as a copy.
+    S6  Objects that `earlier_objects` returns can never be published again: references to them
+        are only removed.
     """
 
     @property
@@ -69,10 +70,10 @@ class FileSegments(Protocol):
     async def write(
         self, slices: Sequence[SegmentSlice], *, alone: bool = False
     ) -> list[Placement]:
-        """Make all slices durable, and say where each lies, in the order of the arguments.
+        """Make all slices durable, and return their placements in order.
 
-        One round of requests however many there are. `alone`: it is one slice, of a closed
-        segment, and nothing else will lie in its object: a hint for people who look at the names.
+        Costs one round of requests for any number of slices. `alone`: there is one slice, of a
+        sealed segment, and its object will hold nothing else. It only affects the name.
 
         Raises:
             OutOfRange: a segment is shorter than its published size: bytes were lost.
@@ -82,37 +83,38 @@ class FileSegments(Protocol):
         ...
 
     async def preserve(self, copies: Mapping[str, str]) -> list[str]:
-        """Keep the bytes of segments that are about to be unpublished whole, whatever is written.
+        """Protect the bytes of segments that are about to be unpublished from later writes.
 
-        `copies` has, for each segment with an own file, a name that a copy of it may have. Returns
-        the names of copies that were made; a place where no later segment overwrites anything
-        makes none. May be repeated.
+        `copies` maps each segment with a file of its own to the name of a possible copy. Returns
+        the names of the copies. Storage in which no later segment overwrites anything makes none.
+        May be repeated.
 
         Raises:
-            Unavailable: some copies may have been made; call again.
+            Unavailable: some copies may exist; call again.
         """
         ...
 
     @property
     def forsaken(self) -> list[str]:
-        """Names of this owner's that a failed `write` may have left, or may leave later (P7).
+        """Names of objects that a failed `write` of this owner may have left, or may leave later.
 
-        None of them will ever be returned. Who has seen to one takes it out.
+        No `write` will return one of them. The caller that deleted one removes it from the list.
+        See P7.
         """
         ...
 
     def forsake(self, placements: Sequence[Placement]) -> None:
-        """What was written there will not be published: its objects are `forsaken`, too."""
+        """Add the objects of placements that will not be published to `forsaken`."""
         ...
 
     async def earlier_objects(self) -> list[str]:
-        """Objects that earlier owners made under names that never come again, published or not.
+        """List objects of earlier owners with unique names, published or not.
 
-        Those that nothing refers to were never published, or are no longer: they can go. Files
-        with the names of segments are not among them; the layer above knows where those lie.
+        An object without a reference was never published, or is published no more, and is garbage.
+        Files with the names of segments are not included; the layer above knows them.
 
         Raises:
-            Unavailable: try again.
+            Unavailable: the storage did not respond; retry.
         """
         ...
 
@@ -122,39 +124,39 @@ class FileSegments(Protocol):
 
 
 class SegmentsOwner(Protocol):
-    """The owner that segments are written for; the part of a journal that a driver needs."""
+    """Owner that segments are written for: the part of a journal that a driver needs."""
 
     @property
     def epoch(self) -> int:
-        """The epoch of the ownership; it never changes."""
+        """Epoch of the ownership. Never changes."""
         ...
 
     async def verify_owner(self) -> None:
-        """Return if no newer owner has the tier. Some requests.
+        """Return if no newer owner has the tier. Costs some requests.
 
         Raises:
             Fenced: a newer owner has the tier.
-            Unavailable: it could not be found out.
+            Unavailable: the owner is unknown; retry.
         """
         ...
 
 
 class SegmentsDriver(Protocol):
-    """Makes the `FileSegments` of one ownership, in two steps around the fence that takes it."""
+    """Factory of the `FileSegments` of one ownership: one step before the fence, one after it."""
 
     async def prepare(self) -> None:
-        """Do what must precede the fence. Changes nothing that an earlier owner relies on.
+        """Prepare before the fence. Changes nothing that an earlier owner relies on.
 
         Raises:
-            Denied: the storage cannot carry an owner.
-            Unavailable: try again.
+            Denied: the storage cannot support an owner.
+            Unavailable: the storage did not respond; retry.
         """
         ...
 
     async def open(self, owner: SegmentsOwner) -> FileSegments:
-        """The segments, once the ownership is taken. May wait for an earlier owner to end.
+        """Return the segments after the fence. May wait for an earlier owner to end.
 
         Raises:
-            Unavailable: try again, from the beginning.
+            Unavailable: the storage did not respond; retry from `prepare` on.
         """
         ...

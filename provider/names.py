@@ -1,7 +1,7 @@
 """Names of objects, and existence of a path.
 
-A name is one that every storage keeps apart from others, and that escapes no path. `is_there` and
-its siblings return False for absence only: any other failure raises.
+A valid name is distinct on every storage and leaves no path. `is_there` and its siblings return
+False for absence only. Any other failure raises.
 """
 
 import os
@@ -12,13 +12,13 @@ from stat import S_ISDIR, S_ISREG
 from typing import Final
 
 COMPONENT_BYTES_MAX: Final = 255
-"""What every common file system allows for one component, in UTF-8 bytes."""
+"""Longest component that every common file system allows, in UTF-8 bytes."""
 
 NAME_BYTES_MAX: Final = 1024
-"""What object stores allow for a whole key, in UTF-8 bytes."""
+"""Longest key that object stores allow, in UTF-8 bytes."""
 
 TEMPORARY_PREFIX: Final = "@tmp-"
-"""Components that begin so are files under construction; no object may be called so."""
+"""Prefix of components of files under construction. No object name may have such a component."""
 
 _LOWEST_PRINTABLE: Final = 0x20
 _DELETE: Final = 0x7F
@@ -26,10 +26,10 @@ _DELETE: Final = 0x7F
 
 @lru_cache(maxsize=8192)
 def check_name(name: str) -> str:
-    """Return `name` if it may name an object; pure and remembered, about 0.1 us for a known name.
+    """Return `name` if it is a valid object name. Pure and cached: 0.1 us for a known name.
 
     Raises:
-        ValueError: it may not, with the reason in one sentence.
+        ValueError: the name is invalid; the text has the reason.
     """
     for component in name.split("/"):
         _check_component(component, name)
@@ -39,10 +39,10 @@ def check_name(name: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return `prefix` if a name may start so: "" may, a part of a component may.
+    """Return `prefix` if it can begin a valid name. "" and a part of a component can.
 
     Raises:
-        ValueError: no name starts so.
+        ValueError: no valid name begins with it.
     """
     *whole, last = prefix.split("/")
     for component in whole:
@@ -77,16 +77,16 @@ _ABSENT = frozenset({ENOENT, ENOTDIR, ELOOP})
 
 
 def is_there(path: Path) -> bool:
-    """Whether a path leads to anything, over links. One system call.
+    """Whether a path exists, following links. One system call.
 
     Raises:
-        OSError: that cannot be told, for want of permission or by an error of the device.
+        OSError: unknown, because of missing permission or an error of the device.
     """
     return _mode(path) is not None
 
 
 def is_directory(path: Path) -> bool:
-    """Whether a path leads to a directory, over links. One system call.
+    """Whether a path is a directory, following links. One system call.
 
     Raises:
         OSError: as `is_there`.
@@ -96,7 +96,7 @@ def is_directory(path: Path) -> bool:
 
 
 def is_regular_file(path: Path) -> bool:
-    """Whether a path leads to a regular file, over links. One system call.
+    """Whether a path is a regular file, following links. One system call.
 
     Raises:
         OSError: as `is_there`.
@@ -106,9 +106,9 @@ def is_regular_file(path: Path) -> bool:
 
 
 def _mode(path: Path) -> int | None:
-    """The mode of what a path leads to; None if it leads nowhere, or cannot be a path."""
+    """Return the mode of a path, following links; None if it is absent or cannot be a path."""
     try:
-        return os.stat(path).st_mode  # noqa: PTH116 - the call that is meant, and no more
+        return os.stat(path).st_mode  # noqa: PTH116 - exactly one system call
     except OSError as error:
         if error.errno in _ABSENT:
             return None

@@ -1,27 +1,27 @@
-"""The first port: a place that keeps named objects. Few verbs, each with its cost and errors.
+"""The first port: a store of named objects. Few verbs, each with its cost and errors.
 
-What every implementation promises, numbered as in `CONTRACT.md` and in the contract tests:
+Promises of every implementation, numbered as in `CONTRACT.md` and in the contract tests:
 
-P1  `create` is atomic: the object appears whole, or not at all, and never over another one. What an
-    aborted one left is neither listed nor in the way.
-P2  A read that follows an acknowledged `create` or `append` sees all of it.
-P3  A read returns exactly the bytes asked for, or raises; it is never short.
-P4  `list` is sorted by name, complete, and consistent with P2: of what is created or deleted while
-    it runs it may show any part.
-P5  `delete` of what is not there is success; a deleted name reads as `NotFound`.
-P6  What is acknowledged survives a power failure.
+P1  `create` is atomic: the object appears whole, or not at all, and never replaces another one. The
+    remains of an aborted `create` are not listed and block nothing.
+P2  A read after an acknowledged `create` or `append` sees all of it.
+P3  A read returns exactly the requested bytes, or raises; it is never short.
+P4  `list` is sorted by name, complete, and consistent with P2. It may show any part of the objects
+    that are created or deleted while it runs.
+P5  `delete` of an absent object succeeds; a deleted name reads as `NotFound`.
+P6  Acknowledged writes survive a power failure.
 P7  An `Unavailable` write has an unknown outcome: all of it, none of it, or (for `append` only)
     a part of it may have landed, and may still land later.
 P8  Cancelling a call has the same meaning as P7 and leaves the store usable.
-P9  What `AlreadyExists` reports is as durable as what is acknowledged: a writer that finds its own
-    nonce behind it may go on.
-P10 `append` with `new` begins a file exclusively: of all stores over one storage one succeeds.
+P9  An object that `AlreadyExists` reports is as durable as an acknowledged one: a writer that finds
+    its own nonce in it may continue.
+P10 `append` with `new` creates a file exclusively: of all stores over one storage one succeeds.
 P11 `register` is true only if no store that registered that name earlier can still write.
-P12 What an `append` or a `delete` of one store object may still do to a file lands before a later
-    one of the same verb and store object to that file is acknowledged, or never.
+P12 The late effect of an unacknowledged `append` or `delete` on a file lands before a later call of
+    the same verb and store object on that file is acknowledged, or never.
 
-Names are relative, `/`-separated, and made of safe components (`names.py`); a name that is not
-is a `ValueError`, whoever asked. `@` may begin a component.
+Names are relative, `/`-separated, and made of safe components (`names.py`). Any other name raises
+`ValueError`. `@` may begin a component.
 """
 
 from collections.abc import Sequence
@@ -32,26 +32,26 @@ from typing import Protocol
 from provider.ranges import ByteRange
 
 Buffer = bytes | bytearray | memoryview
-"""Bytes without a copy; a memoryview has one dimension and items of one byte. A returned buffer
-belongs to the caller; a given one is not changed."""
+"""Bytes without a copy. A memoryview has one dimension and items of one byte. A returned buffer
+belongs to the caller; a buffer argument is not changed."""
 
 
 Moment = str | datetime | float
-"""Text as of S3, a date, or Unix seconds: read only where somebody asks, for listings are long."""
+"""Time as S3's text, a date, or Unix seconds. Parsed on demand only, because listings are long."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectEntry:
-    """One line of a listing."""
+    """Entry of a listing."""
 
     name: str
     size_bytes: int
     modified: Moment | None = field(default=None, compare=False)
-    """When it was last written by the storage's own clock; None: that is not told."""
+    """Time of the last write by the storage's own clock; None if the storage does not report it."""
 
     @property
     def modified_ms(self) -> int | None:
-        """The same in Unix ms."""
+        """Time of the last write in Unix ms; None if unknown."""
         told = self.modified
         if not told:
             return None
@@ -61,18 +61,18 @@ class ObjectEntry:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Bytes for `position` of `name`; `position` is where the caller knows its good bytes to end.
+    """Bytes to write at `position` of `name`. `position` is the end of the caller's good bytes.
 
-    What lies at or beyond `position` was never published by anyone and is overwritten. Pieces of
-    one object may follow one another in a round, in order.
+    Bytes at or beyond `position` were never published and are overwritten. Several pieces of one
+    object may follow one another in a round, in order.
     """
 
     name: str
     position: int
     buffers: tuple[Buffer, ...]
     new: bool = False
-    """The object must not exist yet, or have been begun so by this very store object (so that the
-    same call after an unknown outcome works). Only with position 0."""
+    """Whether the object must not exist yet. An object that this store object created the same way
+    counts as new, so that a retry after an unknown outcome works. Only with position 0."""
 
     def __post_init__(self) -> None:
         if self.position < 0 or (self.new and self.position):
@@ -80,13 +80,14 @@ class Append:
 
 
 class ObjectStore(Protocol):
-    """Named, immutable runs of bytes."""
+    """Store of named, immutable objects."""
 
     async def create(self, name: str, buffers: Sequence[Buffer]) -> None:
         """Store the buffers, joined, as a new object. One request.
 
         Raises:
-            AlreadyExists: the name is taken; nothing was stored (but see P7: perhaps by us).
+            AlreadyExists: the name is taken and nothing was stored. An earlier attempt of the same
+                caller may have taken it (P7).
             Unavailable: unknown outcome (P7).
         """
         ...
@@ -97,56 +98,59 @@ class ObjectStore(Protocol):
         Raises:
             NotFound: there is no such object.
             OutOfRange: the object ends before the range does; nothing is returned.
-            Unavailable: try again.
+            Unavailable: the storage did not respond; retry.
         """
         ...
 
     async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
-        """Read several ranges, results in order of the arguments. At most one request each.
+        """Read several ranges, and return them in order. At most one request each.
 
-        Raises the first error met; the others' reads are cancelled or their results dropped.
+        Raises:
+            StoreError: the first error, as `read`. Other reads are cancelled or their results
+                dropped.
         """
         ...
 
     async def size(self, name: str) -> int:
-        """The object's length in bytes. One request.
+        """Return the object's length in bytes. One request.
 
         Raises:
             NotFound: there is no such object.
-            Unavailable: try again.
+            Unavailable: the storage did not respond; retry.
         """
         ...
 
     async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        """All objects whose name starts with `prefix` and sorts after `after`, by name.
+        """List all objects whose name starts with `prefix` and sorts after `after`, by name.
 
-        One request per 1,000 entries. `prefix` is a plain string prefix, "" lists everything.
+        One request per 1,000 entries. `prefix` is a plain string prefix; "" lists everything.
+        Never returns a partial listing.
 
         Raises:
-            Unavailable: try again; never a partial listing.
+            Unavailable: the storage did not respond; retry.
         """
         ...
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Remove objects; one that is not there counts as removed. One request per 1,000.
+        """Delete objects. An absent object counts as deleted. One request per 1,000.
 
         Raises:
-            Unavailable: some may be left; call again with the same names.
+            Unavailable: some objects may be left; call again with the same names.
         """
         ...
 
     async def close(self) -> None:
-        """Release files and threads. Idempotent; every later call raises `Closed`."""
+        """Release files and threads. Idempotent. Every later call raises `Closed`."""
         ...
 
 
 class ReplacingStore(ObjectStore, Protocol):
-    """An object store whose objects can be stored anew, which only their owner may do."""
+    """Object store whose objects can be replaced, which only their owner may do."""
 
     async def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
-        """Store the buffers, joined, in place of the object of that name. One request, atomic.
+        """Replace the object of that name by the joined buffers. One request, atomic.
 
-        Readers see the one or the other. One that was deleted meanwhile is there again.
+        Readers see the old object or the new one. An object deleted meanwhile is created again.
 
         Raises:
             Unavailable: unknown outcome (P7); call again.
@@ -155,31 +159,31 @@ class ReplacingStore(ObjectStore, Protocol):
 
 
 class AppendingStore(ObjectStore, Protocol):
-    """An object store whose objects can grow in place."""
+    """Object store whose objects can grow in place."""
 
     async def append(self, appends: Sequence[Append]) -> None:
         """Write every piece at its position and make all of them durable. One round of syncs.
 
-        A file that is not there is created, its directories with it (durably too).
+        Creates missing files and directories durably.
 
         Raises:
-            AlreadyExists: a piece is `new` and its object was there; nothing was written to it,
-                other pieces may have been.
+            AlreadyExists: a piece is `new` and its object exists. Nothing was written to that
+                object; other pieces may have been written.
             OutOfRange: an object ends before the piece's position: published bytes are missing.
-                `NotFound`, which is one, if there is no such object and the position is not 0.
+                It is `NotFound` if there is no such object and the position is not 0.
             Unavailable: unknown outcome (P7); call again with the same pieces.
         """
         ...
 
     async def register(self, name: str) -> bool:
-        """Register this store as present under `name`; return whether it is the only one.
+        """Register this store as present under `name`. Return whether it is the only one.
 
         The registration lasts until `close` or the end of the process, which the operating system
-        notices. True proves that every store that registered earlier is gone and can no longer
-        write. False means that another one is registered, earlier or later; call again for a newer
-        answer. Never waits.
+        detects. True proves that every store that registered earlier is gone and can no longer
+        write. False means that another store is registered, earlier or later; call again for the
+        present state. Never waits.
 
-        An owner must register once *before* it takes its epoch, so that later owners see it, and
-        must rely only on an answer from *after* that (decision 0002).
+        An owner must register once *before* it takes its epoch, so that later owners see it. It
+        must rely only on a result from *after* that (decision 0002).
         """
         ...

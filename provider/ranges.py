@@ -1,4 +1,4 @@
-"""Numbers that say what they count, and the one kind of range."""
+"""Queue offsets, byte ranges, and the coalescing of ranges into requests. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ QueueOffset = NewType("QueueOffset", int)  # the n-th message of a queue; counts
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """The bytes `start <= position < end`; never empty.
+    """Half-open range of bytes `[start, end)`. Never empty.
 
-    A read of a range returns exactly `length` bytes or raises: a provider that can only deliver a
-    part of it raises `OutOfRange` and delivers none.
+    A read of a range returns exactly `length` bytes or raises. A provider that has only a part of
+    the range raises `OutOfRange` and returns nothing.
     """
 
     start: int
@@ -25,27 +25,27 @@ class ByteRange:
 
     @property
     def length(self) -> int:
-        """How many bytes the range holds, at least 1."""
+        """Length in bytes, at least 1."""
         return self.end - self.start
 
 
 class ReadTogether(NamedTuple):
-    """Ranges of one object that one request gets, or several requests side by side."""
+    """Coalesced ranges of one object."""
 
     object_name: str
     whole: ByteRange
-    """All of them, and what lies between."""
+    """Range that covers all of them and the gaps between."""
     members: tuple[int, ...]
-    """Which of the wanted ranges they are."""
+    """Indices of the wanted ranges."""
 
 
 def together(
     wanted: Sequence[tuple[str, ByteRange]], *, gap_bytes_max: int, bytes_max: int
 ) -> list[ReadTogether]:
-    """Join ranges of one object that overlap, or have at most `gap_bytes_max` between them. Pure.
+    """Coalesce ranges of one object that overlap or are at most `gap_bytes_max` apart. Pure.
 
-    What is joined has at most `bytes_max`; a longer range stays alone. Each wanted range is in
-    exactly one, whatever their order. O(n log n).
+    A coalesced range has at most `bytes_max` bytes; a longer wanted range stays alone. Each wanted
+    range is in exactly one result. The order of `wanted` does not matter. O(n log n).
     """
     joined: list[ReadTogether] = []
     order = sorted(range(len(wanted)), key=lambda one: (wanted[one][0], wanted[one][1].start))
@@ -68,7 +68,7 @@ def together(
 
 
 def pieces_of(whole: ByteRange, bytes_max: int) -> list[ByteRange]:
-    """Cut a range into as few pieces of at most `bytes_max` as there can be, about equal. Pure."""
+    """Split a range into the fewest, about equal pieces of at most `bytes_max` bytes. Pure."""
     count = -(-whole.length // bytes_max)
     edges = [whole.start + whole.length * number // count for number in range(count + 1)]
     return [ByteRange(start, end) for start, end in pairwise(edges)]

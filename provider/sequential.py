@@ -1,7 +1,7 @@
-"""Reading many bytes in order without an event loop: for jobs that run in processes of their own.
+"""Sequential reads without an event loop, for jobs in processes of their own.
 
-The port has one verb, which fills a buffer of the caller's, so that pages are touched once: fresh
-buffers cost 10 to 50 % of a scan (page faults).
+The port fills a buffer of the caller, so that memory is reused: page faults of fresh buffers cost
+10 to 50 % of a scan.
 """
 
 import os
@@ -14,7 +14,7 @@ from provider.posix.files import posix_errors
 
 
 class ObjectRange(NamedTuple):
-    """Bytes of one object."""
+    """Range of bytes of one object."""
 
     name: str
     start: int
@@ -22,32 +22,33 @@ class ObjectRange(NamedTuple):
 
 
 class ByteSource(Protocol):
-    """Objects by name, read synchronously by one thread."""
+    """Source of objects by name, read synchronously by one thread."""
 
     def expect(self, ranges: Sequence[ObjectRange]) -> None:
-        """Say what will be read next, in this order; a hint, which may be wrong."""
+        """Announce the next reads in order. It is a hint and may be wrong."""
         ...
 
     def read_into(self, name: str, start: int, view: memoryview) -> int:
-        """Fill `view` with the object's bytes from `start` on; returns how many there are.
+        """Fill `view` with the object's bytes from `start` on. Return the number of bytes.
 
-        Less than the length of `view` only where the object ends, or is not there (0).
+        The number is less than the length of `view` only if the object ends, and 0 if it is
+        absent.
 
         Raises:
-            Unavailable: try again.
-            Denied: the storage refuses.
+            Unavailable: the storage did not respond; retry.
+            Denied: the storage refuses the request.
             Corrupt: an encrypted frame of the object was changed (`path` is its name), or a data
-                key was. `view` may hold anything then.
+                key was. The content of `view` is then undefined.
         """
         ...
 
     def close(self) -> None:
-        """Release what is held for reading. Idempotent."""
+        """Release files, connections and buffers. Idempotent."""
         ...
 
 
 class DirectorySource:
-    """A `ByteSource` over a directory. Holds one open file; `expect` needs nothing."""
+    """`ByteSource` over a directory. Holds one open file; `expect` does nothing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -61,10 +62,10 @@ class DirectorySource:
         self.close()
 
     def expect(self, ranges: Sequence[ObjectRange]) -> None:
-        """Nothing: the kernel reads ahead."""
+        """Do nothing: the kernel reads ahead."""
 
     def read_into(self, name: str, start: int, view: memoryview) -> int:
-        """`ByteSource.read_into`: `preadv`."""
+        """Fill `view` by `preadv`; see `ByteSource.read_into`."""
         filled = 0
         with posix_errors(name, start):
             try:

@@ -1,1 +1,1 @@
-"""Bytes of immutable objects that were read from far away, kept in files on a local disk."""
+"""Disk cache: bytes of immutable objects of a remote store, in files on a local disk."""

@@ -1,6 +1,6 @@
 """Files of a disk cache, in blocking calls of one daemon thread.
 
-A file has a header, a checksum for each block, then bytes of one object.
+A file consists of a header, a CRC-32 of each block of 64 KiB, and bytes of one object.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ HEAD = Struct(">4sHH20sQQ")
 HEAD_BYTES = HEAD.size + CRC_BYTES
 
 _crc = cast("Callable[..., int]", vars(isal_zlib)["crc32"])
-"""Of a buffer, continued from a second argument. The library leaves the buffer's type open."""
+"""CRC-32 of a buffer, continued from a second argument. The library does not type the buffer."""
 _FILE = re.compile(r"([0-9a-f]{40})-(0|[1-9][0-9]*)-([1-9][0-9]*)\Z")
 
 
 class EntryName(NamedTuple):
-    """Which bytes of which object a file has."""
+    """Name of a file: key of the object, first byte, and length in bytes."""
 
     key: str
     start: int
@@ -54,43 +54,43 @@ class EntryName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """What a file's name says; None if it is not one of the cache's."""
+        """Parse the name of a file; None if it is not a file of the cache."""
         found = _FILE.match(name)
         return None if found is None else cls(found[1], int(found[2]), int(found[3]))
 
     @property
     def end(self) -> int:
-        """First byte of the object behind it."""
+        """Position in the object after the last byte."""
         return self.start + self.length
 
     @property
     def path(self) -> str:
-        """The file's path below the directory."""
+        """Path of the file below the directory."""
         return f"{self.key[:2]}/{self}"
 
     @property
     def blocks(self) -> int:
-        """Blocks that have a checksum."""
+        """Number of blocks, each with a checksum."""
         return -(-self.length // BLOCK_BYTES)
 
     @property
     def data_at(self) -> int:
-        """Where in the file the object's bytes begin."""
+        """Position in the file of the object's bytes."""
         return HEAD_BYTES + CRC_BYTES * self.blocks
 
     @property
     def file_bytes(self) -> int:
-        """Length of the file."""
+        """Length of the file in bytes."""
         return self.data_at + self.length
 
 
 def key_of(scope: str, name: str) -> str:
-    """The key of an object: `scope` says in which store it lies."""
+    """Return the key of an object. `scope` identifies its store. Pure."""
     return hashlib.sha256(f"{scope}\0{name}".encode()).hexdigest()[: 2 * KEY_BYTES]
 
 
 def encode_head(entry: EntryName, data: Buffer) -> bytes:
-    """What stands in the file before `data`."""
+    """Return the header and the checksums that precede `data` in the file. Pure."""
     view = memoryview(data)
     sums = b"".join(
         _crc(view[at : at + BLOCK_BYTES]).to_bytes(CRC_BYTES, "big")
@@ -101,7 +101,7 @@ def encode_head(entry: EntryName, data: Buffer) -> bytes:
 
 
 def decode_head(entry: EntryName, raw: bytes) -> Sequence[int] | None:
-    """The checksums of the blocks; None if the file is not what its name says, or is damaged."""
+    """Return the checksums of the blocks; None if the head is damaged or contradicts the name."""
     if len(raw) != entry.data_at:
         return None
     head, sums = raw[: HEAD.size], raw[HEAD_BYTES:]
@@ -115,14 +115,14 @@ def decode_head(entry: EntryName, raw: bytes) -> Sequence[int] | None:
 
 
 def blocks_around(entry: EntryName, wanted: ByteRange) -> ByteRange:
-    """The whole blocks that hold a range of the entry, both counted from the entry's start."""
+    """Return the whole blocks around a range. Both are relative to the entry's start. Pure."""
     first = wanted.start // BLOCK_BYTES * BLOCK_BYTES
     last = -(-wanted.end // BLOCK_BYTES) * BLOCK_BYTES
     return ByteRange(first, min(last, entry.length))
 
 
 def blocks_are_sound(sums: Sequence[int], place: ByteRange, data: Buffer) -> bool:
-    """Whether whole blocks, at `place` in the entry, have their checksums."""
+    """Whether the whole blocks at `place` in the entry match their checksums. Pure."""
     if len(data) != place.length:
         return False
     view, first = memoryview(data), place.start // BLOCK_BYTES
@@ -137,10 +137,10 @@ _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class DiskThread:
-    """Runs calls of one loop in their order; begins with the first one.
+    """Daemon thread that runs calls of one event loop in order. Starts with the first call.
 
-    One task watches the oldest call for all, and ends once it finds none: a task or a timer for
-    each call would cost more than the call.
+    One task watches the timeout of the oldest call, and ends once there is none. A task or a timer
+    for each call would cost more than the call.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -148,15 +148,16 @@ class DiskThread:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._is_begun = False
         self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()
-        """Calls that have not ended, the oldest first, and until when they are waited for."""
+        """Unfinished calls, the oldest first, each with its deadline in monotonic seconds."""
         self._late: asyncio.Future[Any] | None = None
-        """The newest call that took too long and has not ended."""
+        """Newest call that timed out and has not ended."""
         self._watch: asyncio.Task[None] | None = None
 
     async def call(self, work: Callable[[], ResultT], seconds: float) -> ResultT | None:
-        """The result; None if it takes longer, or an earlier call has taken too long and goes on.
+        """Run `work` in the thread and return its result.
 
-        A late call goes on in the thread, as does that of a caller that is cancelled.
+        Returns None after `seconds`, or at once while an earlier call that timed out still runs. A
+        call that timed out, or whose caller was cancelled, continues in the thread.
         """
         if self._late is not None:
             return None
@@ -173,7 +174,7 @@ class DiskThread:
         return await future
 
     def end(self) -> None:
-        """End the thread after the queued calls; returns at once."""
+        """End the thread after the queued calls. Returns at once."""
         self._jobs.put(None)
         if self._watch is not None and not self._waiting:
             self._watch.cancel()
@@ -191,7 +192,7 @@ class DiskThread:
     def _ended(
         self, future: "asyncio.Future[Any]", result: object, error: BaseException | None
     ) -> None:
-        """Note the end of a call, on its loop. Calls of a loop that was closed end with it."""
+        """Record the end of a call, on its loop. Calls of a closed loop are not recorded."""
         while self._waiting and self._waiting.popleft()[1] is not future:
             pass
         if future is self._late:
@@ -200,7 +201,7 @@ class DiskThread:
 
 
 def _settle(future: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:
-    if future.done():  # given up, or cancelled
+    if future.done():  # timed out or cancelled
         return
     if error is None:
         future.set_result(result)
@@ -233,28 +234,28 @@ FILE_MODE = 0o600
 LISTED_AGAIN_SHARE = 8
 MILLISECOND_NS = 1_000_000
 BLOCK_BYTES_MIN: Final = 4096
-"""Disk space is counted in blocks of at least this length."""
+"""Block size in bytes to which the disk space of a file is rounded up."""
 STAT_BLOCK_BYTES: Final = 512
-"""Unit of `st_blocks`."""
+"""Unit of `st_blocks`, in bytes."""
 HELD_LINK: Final = "@held"
-"""The link whose target is the shared count of bytes."""
+"""Name of the symbolic link whose target is the shared count of bytes."""
 LOGGER = logging.getLogger("tieredstore.provider")
 
 
 def on_disk_bytes(file_bytes: int) -> int:
-    """Disk space of a file of that length, in bytes."""
+    """Return the disk space in bytes of a file of that length. Pure."""
     return -(-file_bytes // BLOCK_BYTES_MIN) * BLOCK_BYTES_MIN
 
 
 def _is_ours(status: os.stat_result) -> bool:
-    """Whether only this user can have written it."""
+    """Whether only this user can have written the file or directory."""
     return status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o022
 
 
 class CacheFiles:
-    """Kept bytes and their places. Not thread-safe: one thread makes all calls.
+    """Cached byte ranges in a directory, with LRU eviction. Not thread-safe: one thread calls it.
 
-    D1  The entries of a key do not overlap, as far as this process knows.
+    D1  The entries of a key that this process knows do not overlap.
     D2  `bytes_held` is the disk space of the known files.
     D3  The files of all processes take at most `bytes_max` of disk space.
     """
@@ -264,23 +265,23 @@ class CacheFiles:
         self._options = options
         self._clock = clock
         self._used: OrderedDict[EntryName, int] = OrderedDict()
-        """All known entries with their disk space, the least recently used first."""
+        """Known entries with their disk space in bytes, the least recently used first."""
         self._by_key: dict[str, list[tuple[int, EntryName]]] = {}
         self.bytes_held = 0
         self._written_bytes = 0
         self._paused_until_s = float("-inf")
         self._is_listed = False
         self._is_refused = False
-        """Whether others can write in the directory."""
+        """Whether other users can write in the directory."""
         self.damaged = 0
-        """Files that were dropped because their bytes, owner, mode or kind were wrong."""
+        """Number of files dropped because their bytes, owner, mode or kind were wrong."""
         self.failed_writes = 0
 
     def __repr__(self) -> str:
         return f"<CacheFiles {self._directory}: {len(self._used)} files, {self.bytes_held} bytes>"
 
     def get(self, key: str, wanted: ByteRange) -> list[tuple[ByteRange, Buffer]]:
-        """Kept parts of a range in order, with their bytes, all verified."""
+        """Return the cached parts of a range in order, with their verified bytes."""
         if not self._is_usable():
             return []
         return [
@@ -290,7 +291,7 @@ class CacheFiles:
         ]
 
     def put(self, key: str, start: int, data: Buffer) -> None:
-        """Keep bytes of an object, unless some of them are there, or nothing can be written."""
+        """Cache bytes of an object, unless some of them are cached, or writes are paused."""
         entry = EntryName(key, start, len(data))
         is_pausing = self._clock.monotonic_s() < self._paused_until_s
         is_long = on_disk_bytes(entry.file_bytes) > self._options.bytes_max
@@ -308,7 +309,7 @@ class CacheFiles:
             self._know(entry, on_disk_bytes(entry.file_bytes))
 
     def correct(self, key: str, start: int, data: Buffer) -> None:
-        """Drop entries with other bytes than these."""
+        """Drop entries whose bytes differ from these."""
         if not self._is_usable():
             return
         right = memoryview(data)
@@ -319,7 +320,7 @@ class CacheFiles:
                 self._drop(entry)
 
     def drop(self, keys: Iterable[str]) -> None:
-        """Forget the kept bytes of deleted objects."""
+        """Drop the entries of deleted objects."""
         if not self._is_usable():
             return
         for key in keys:
@@ -327,7 +328,7 @@ class CacheFiles:
                 self._drop(entry)
 
     def _is_usable(self) -> bool:
-        """Whether only this user can write in the directory. Lists it at the first call."""
+        """Whether only this user can write in the directory. The first call lists it."""
         if not self._is_listed:
             self._is_listed = True
             with suppress(OSError):
@@ -346,7 +347,7 @@ class CacheFiles:
         return not self._is_refused
 
     def _overlapping(self, key: str, wanted: ByteRange) -> Iterator[tuple[EntryName, ByteRange]]:
-        """The known entries with bytes of a range, and which; in order."""
+        """Yield the known entries that overlap a range, with the common part, in order."""
         known = self._by_key.get(key, [])
         first = max(0, bisect_right(known, wanted.start, key=lambda one: one[0]) - 1)
         for _, entry in known[first:]:
@@ -357,10 +358,10 @@ class CacheFiles:
                 yield entry, ByteRange(start, end)
 
     def _read(self, entry: EntryName, wanted: ByteRange) -> Buffer | None:
-        """Bytes of an entry. None, and it is forgotten, if it is gone, unreadable or damaged.
+        """Read bytes of an entry. If it is gone, unreadable or damaged, forget it and return None.
 
-        A damaged entry, and one with a foreign owner, mode or kind, is removed. Never waits for a
-        FIFO.
+        An entry that is damaged, or that has a foreign owner, mode or kind, is removed. Never waits
+        for a FIFO.
         """
         inside = ByteRange(wanted.start - entry.start, wanted.end - entry.start)
         place = blocks_around(entry, inside)
@@ -388,9 +389,9 @@ class CacheFiles:
         return memoryview(data)[inside.start - place.start : inside.end - place.start]
 
     def _write(self, entry: EntryName, data: Buffer) -> bool:
-        """Reserve space, write a temporary file and rename it. False if there is no space.
+        """Reserve space, write a temporary file and rename it. Return False if there is no space.
 
-        Leaves no file if that fails.
+        A failed write leaves no file.
         """
         path, need = self._path(entry), on_disk_bytes(entry.file_bytes)
         os.makedirs(self._directory, mode=DIRECTORY_MODE, exist_ok=True)  # noqa: PTH103 - as fast as it gets
@@ -419,10 +420,10 @@ class CacheFiles:
         return True
 
     def _reserve(self, need: int, temporary: str) -> bool:
-        """Add disk space to the shared count, within the bound. Evicts what is over it.
+        """Add disk space to the shared count within the bound. Evict entries to make room.
 
-        False where there is no lock, or other files leave no space. Waits for other processes,
-        some 50 us each, or while one lists the directory.
+        Returns False without a lock, or if files of other processes leave no space. Waits for other
+        processes, about 50 us each, or while one lists the directory.
         """
         options = self._options
         with self._locked(waits=True) as is_locked:
@@ -442,7 +443,7 @@ class CacheFiles:
         return fits
 
     def _evict(self, held: int, need: int) -> int:
-        """Remove the longest unused entries until `need` fits. Return the shared count then."""
+        """Evict least recently used entries until `need` fits. Return the new shared count."""
         options = self._options
         while self._used and (
             held + need > options.bytes_max or len(self._used) >= options.entries_max
@@ -452,7 +453,7 @@ class CacheFiles:
 
     @contextmanager
     def _locked(self, *, waits: bool = False) -> Generator[bool]:
-        """The lock of the shared count; False if it cannot be had, or not without a wait."""
+        """Lock the shared count for the block. Yields False if that fails or would wait."""
         try:
             number = os.open(self._directory, _DIRECTORY)
         except OSError:
@@ -469,7 +470,7 @@ class CacheFiles:
             os.close(number)
 
     def _held(self) -> int | None:
-        """The shared count of bytes; None if there is none."""
+        """Return the shared count of bytes; None if it is missing or invalid."""
         try:
             return max(0, int(os.readlink(f"{self._directory}/{HELD_LINK}")))  # noqa: PTH115 - as above
         except (OSError, ValueError):
@@ -481,7 +482,7 @@ class CacheFiles:
         os.rename(temporary, f"{self._directory}/{HELD_LINK}")  # noqa: PTH104 - as above
 
     def _release(self, freed: int) -> None:
-        """Take disk space off the shared count, unless another process changes it just now."""
+        """Subtract disk space from the shared count, unless another process holds the lock."""
         if not freed:
             return
         with self._locked() as is_locked, suppress(OSError):
@@ -492,7 +493,7 @@ class CacheFiles:
         self._release(self._remove(entry))
 
     def _remove(self, entry: EntryName) -> int:
-        """Remove a file. Return the disk space that this freed."""
+        """Remove a file. Return the freed disk space in bytes."""
         freed = self._used.get(entry, 0)
         self._forget(entry)
         try:
@@ -517,9 +518,9 @@ class CacheFiles:
                 del self._by_key[entry.key]
 
     def _list(self, own: str = "") -> int:
-        """Learn the directory's files. Return their disk space, without that of `own`.
+        """Scan the directory. Return the disk space of its files in bytes, without that of `own`.
 
-        Files that a process is writing count in full. Removes what a dead writer left.
+        Files that a process is writing count in full. Removes temporary files of dead writers.
         """
         self._written_bytes = 0
         self._used.clear()
@@ -540,12 +541,12 @@ class CacheFiles:
             if not any(self._overlapping(entry.key, ByteRange(entry.start, entry.end))):
                 self._know(entry, disk_bytes)
             else:
-                with suppress(OSError):  # two processes read it at once
+                with suppress(OSError):  # two processes cached the same bytes
                     os.unlink(self._path(entry))  # noqa: PTH108 - as above
         return self.bytes_held + writing_bytes
 
     def _listed(self, name: str) -> list[tuple[int, int, EntryName]]:
-        """The entries of one directory: time of last use, disk space, name.
+        """Return the entries of one directory: time of last use in ns, disk space, name.
 
         Removes files with a foreign owner, mode, kind or length.
         """
@@ -568,7 +569,7 @@ class CacheFiles:
         return found
 
     def _is_removed(self, file: "os.DirEntry[str]") -> bool:
-        """Whether a temporary file is gone; removes an old one."""
+        """Whether a temporary file is gone. Removes an old one."""
         try:
             age_ms = self._clock.now_ms() - file.stat(follow_symlinks=False).st_mtime_ns // (
                 MILLISECOND_NS

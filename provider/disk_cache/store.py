@@ -1,4 +1,4 @@
-"""A store that keeps on disk what was read of immutable objects: the run cache of a far tier."""
+"""Store with a disk cache of the ranges read from immutable objects."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,21 +14,21 @@ from provider.stores.forwarding import ForwardingStore
 
 ResultT = TypeVar("ResultT")
 KNOWN_SHARE: Final = 0.8
-"""Weight of earlier calls in the average time of the storage."""
+"""Weight of earlier calls in the average response time of the storage."""
 DISK_S_MIN: Final = 0.05
-"""A call waits so long for the disk, or as long as the storage takes for an answer, in seconds."""
+"""Shortest timeout of the disk in seconds. It is the storage's response time if that is longer."""
 DISK_S_MAX: Final = 1.0
-"""No call waits longer for the disk because the storage is slow, in seconds."""
+"""Longest timeout of the disk, in seconds, also if the storage is slower."""
 
 
 class DiskCachedStore(ForwardingStore):
-    """Wrap a store; kept bytes of a range cost no request, and only the rest is asked for.
+    """Wrapper that serves cached bytes of a range and requests only the rest.
 
-    Readers in `cache_use(past=True)` read the storage itself; kept bytes that differ are dropped.
-    Readers in `cache_use` decide when an answer is kept: after it was verified. A hit costs one
-    hop to a thread. Errors of the disk are misses and are not reported. A call waits for the disk
-    about as long as the storage takes for an answer, and not at all while an earlier call hangs.
-    Memory: what is read, once more while a range is put together; the names of files.
+    Readers in `cache_use(past=True)` read the storage itself; cached bytes that differ are dropped.
+    Readers in `cache_use` decide when a response is cached: after its verification. A hit costs one
+    hop to a thread. Errors of the disk count as misses and are not reported. A call waits for the
+    disk about as long as the storage takes to respond, and not at all while an earlier call hangs.
+    Memory: the bytes read, a second copy while a range is joined, and the names of files.
     """
 
     def __init__(
@@ -41,9 +41,15 @@ class DiskCachedStore(ForwardingStore):
         clock: Clock,
         options: DiskCacheOptions,
     ) -> None:
-        """Keep bytes of objects that are `is_immutable`: their names never stand for other bytes.
+        """Wrap `inner`.
 
-        `scope` tells the objects of this store from those of others in one directory.
+        Args:
+            inner: store to cache.
+            directory: place of the cached files.
+            scope: identifies this store among others that share the directory.
+            is_immutable: whether the object of a name never changes. Only such objects are cached.
+            clock: source of time.
+            options: bounds of the cache.
         """
         super().__init__(inner)
         self._scope = scope
@@ -52,9 +58,9 @@ class DiskCachedStore(ForwardingStore):
         self._thread = DiskThread(clock)
         self._clock = clock
         self._storage_s = 0.0
-        """Average time of the storage's answers, in seconds."""
+        """Average response time of the storage, in seconds."""
         self.hits = 0
-        """Ranges that needed no request."""
+        """Number of ranges that needed no request."""
         self.misses = 0
         self._is_closed = False
 
@@ -63,7 +69,7 @@ class DiskCachedStore(ForwardingStore):
 
     @property
     def files(self) -> CacheFiles:
-        """The files, for statistics."""
+        """Files of the cache, for statistics."""
         return self._files
 
     async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
@@ -73,9 +79,9 @@ class DiskCachedStore(ForwardingStore):
         return (await self.read_many([(name, wanted)]))[0]
 
     async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
-        """Read several ranges; `ObjectStore.read_many`. Holes are asked for in one call below."""
+        """Read several ranges; `ObjectStore.read_many`. One call of `inner` reads all misses."""
         if self._is_closed:
-            return await super().read_many(wanted)  # which refuses
+            return await super().read_many(wanted)  # the wrapped store raises `Closed`
         use = current_use()
         if use is not None and use.is_past:
             return await self._read_past(wanted)
@@ -105,7 +111,7 @@ class DiskCachedStore(ForwardingStore):
             ]
         )
         nothing: list[list[tuple[ByteRange, Buffer]]] = [[] for _ in wanted]
-        # Where the disk is late, all is asked for, and kept if the disk answers by then.
+        # If the disk is late, everything is requested, and cached if the disk responds by then.
         kept = nothing if looked_up is None else looked_up
         holes = [
             [(name, hole) for hole in _holes(part, [place for place, _ in have])]
@@ -138,7 +144,7 @@ class DiskCachedStore(ForwardingStore):
         await self._on_disk(lambda: [self._files.put(*one) for one in fresh])
 
     async def _asked(self, wanted: Sequence[tuple[str, ByteRange]]) -> Sequence[Buffer]:
-        """The storage's answers, whose time bounds the waits for the disk."""
+        """Read from the storage, and measure its response time, which bounds waits for the disk."""
         began_s = self._clock.monotonic_s()
         found = await super().read_many(wanted)
         took_s = self._clock.monotonic_s() - began_s
@@ -147,10 +153,10 @@ class DiskCachedStore(ForwardingStore):
         return found
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Remove objects, here too; `ObjectStore.delete`.
+        """Delete objects, also in the cache; `ObjectStore.delete`.
 
-        What another process deletes may still be read here: whoever reads it has metadata that
-        name it, and they say what it is.
+        An object that another process deleted may still be read from the cache. Its reader has
+        metadata that name the object, and names of immutable objects are not used again.
         """
         await super().delete(names)
         keys = [key_of(self._scope, name) for name in names if self._is_immutable(name)]
@@ -158,7 +164,7 @@ class DiskCachedStore(ForwardingStore):
             await self._on_disk(lambda: self._files.drop(keys))
 
     async def close(self) -> None:
-        """Close the wrapped store, and end the thread; what is on disk stays."""
+        """Close the wrapped store, and end the thread. The files stay."""
         self._is_closed = True
         try:
             await super().close()
@@ -166,7 +172,7 @@ class DiskCachedStore(ForwardingStore):
             self._thread.end()
 
     async def _on_disk(self, work: Callable[[], ResultT]) -> ResultT | None:
-        """The result of a call of the disk; None if it takes too long, or an earlier one hangs."""
+        """Run a call of the disk; None if it times out, or while an earlier call hangs."""
         if self._is_closed:
             return None
         wait_s = max(DISK_S_MIN, min(DISK_S_MAX, self._storage_s))
@@ -174,7 +180,7 @@ class DiskCachedStore(ForwardingStore):
 
 
 def _holes(wanted: ByteRange, have: Sequence[ByteRange]) -> list[ByteRange]:
-    """What of a range lies in none of some parts of it, which are in order."""
+    """Return the parts of a range outside of the ascending ranges `have`. Pure."""
     edges = [wanted.start, *(edge for part in have for edge in (part.start, part.end)), wanted.end]
     return [
         ByteRange(start, end)

@@ -1,7 +1,8 @@
-"""How a reader uses the disk cache: past it or not, and which of its answers may be kept.
+"""Use of the disk cache by a reader: read past it or not, and which responses it may keep.
 
-A reader far above the cache says so for all that it awaits meanwhile, also in tasks that it begins:
-`check` wants the storage itself, and who finds damage in what a disk had kept asks once more.
+A reader far above the cache sets this in a context variable, which applies to all calls that it
+awaits and to tasks that it starts. `check` reads the storage itself. A reader that finds damage in
+cached bytes reads a second time past the cache.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
@@ -13,28 +14,28 @@ ItemT = TypeVar("ItemT")
 
 
 class CacheUse:
-    """One reader's use of caches. A cache keeps answers of the storage when the reader says so."""
+    """Use of caches by one reader. A cache keeps responses of the storage when `keep` is called."""
 
     __slots__ = ("_fresh", "is_doubtful", "is_past", "was_used")
 
     def __init__(self, *, is_past: bool) -> None:
         self.is_past = is_past
-        """Whether caches are passed over. Kept bytes are compared with the storage's answers, and
-        dropped where they differ."""
+        """Whether to read past caches. Cached bytes are compared with the responses of the storage,
+        and dropped if they differ."""
         self.was_used = False
         """Whether a cache served any bytes."""
         self.is_doubtful = False
-        """Whether the reader found damage in any answer."""
+        """Whether the reader found damage in any response."""
         self._fresh: list[Callable[[], Awaitable[None]]] = []
 
     def offer(self, keep: Callable[[], Awaitable[None]]) -> None:
-        """Hold back an answer of the storage; `keep` puts it into its cache."""
+        """Hold a response of the storage. `keep` puts it into its cache."""
         self._fresh.append(keep)
 
     async def keep(self) -> None:
-        """Let caches keep the answers so far, which the reader has verified.
+        """Put the responses so far, which the reader has verified, into their caches.
 
-        They keep none if the reader found damage in any.
+        Drops all of them if the reader found damage in any.
         """
         fresh, self._fresh = self._fresh, []
         if not self.is_doubtful:
@@ -46,12 +47,12 @@ _USE: ContextVar[CacheUse | None] = ContextVar("cache use", default=None)
 
 
 def current_use() -> CacheUse | None:
-    """The use of the current reader, for a cache."""
+    """Return the use of the current reader; None outside of `cache_use`. For caches."""
     return _USE.get()
 
 
 def doubt() -> None:
-    """Report damage in an answer: no cache keeps the answers of the current use."""
+    """Report damage in a response: no cache keeps responses of the current use."""
     use = _USE.get()
     if use is not None:
         use.is_doubtful = True
@@ -59,10 +60,10 @@ def doubt() -> None:
 
 @contextmanager
 def cache_use(*, past: bool = False) -> Generator[CacheUse]:
-    """The use of caches within the block. Not for generators, whose callers would have it, too.
+    """Set the use of caches for the block. In a generator it would apply to the caller, too.
 
-    Answers of the storage are kept by `CacheUse.keep` alone. Outside of any block a cache keeps
-    each answer at once: for callers that read whole objects of their own.
+    Within the block, only `CacheUse.keep` caches responses of the storage. Outside of any block a
+    cache keeps each response at once, for callers that read whole objects of their own.
     """
     outer = _USE.get()
     use = CacheUse(is_past=past or (outer is not None and outer.is_past))
@@ -74,7 +75,7 @@ def cache_use(*, past: bool = False) -> Generator[CacheUse]:
 
 
 async def each_past_caches(items: AsyncGenerator[ItemT]) -> AsyncIterator[ItemT]:
-    """The items of a generator, which reads past caches, and the caller as before."""
+    """Iterate over a generator that reads past caches. The caller's own use does not change."""
     async with aclosing(items):
         while True:
             with cache_use(past=True):

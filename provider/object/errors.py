@@ -1,4 +1,4 @@
-"""What file systems of fsspec raise, translated into verdicts. The only place that knows it."""
+"""Translation of the errors of fsspec's file systems into verdicts."""
 
 import errno
 import re
@@ -16,7 +16,7 @@ from provider.errors import (
 )
 
 SAID_CHARACTERS_MAX: Final = 500
-"""What a foreign error says is cut here: servers answer with pages."""
+"""Longest text of a foreign error, in characters. Servers may send whole pages."""
 
 _SECRETS: Final = (
     (re.compile(r"\?\S+"), "?..."),  # a signed URL has its signature in the query
@@ -32,11 +32,11 @@ _SECRETS: Final = (
 
 
 class NoPlace(FileNotFoundError):
-    """There is nothing to hold objects, such as no bucket."""
+    """The container of the objects, such as the bucket, does not exist."""
 
 
 def said(error: BaseException) -> str:
-    """What an error says, in one line, short, and without what may be a secret. Pure."""
+    """Return the text of an error in one short line, without possible secrets. Pure."""
     text = getattr(error, "strerror", None) or str(error)
     line = " ".join(str(text).split())
     for pattern, shown in _SECRETS:
@@ -60,14 +60,14 @@ _VERDICTS: Final[tuple[tuple[tuple[type[Exception], ...], type[StoreError], str]
     ((TimeoutError,), Unavailable, "the storage does not answer in time: {said}"),
     ((OSError,), Unavailable, "the storage failed: {said}"),
 )
-"""The first row with a class that fits decides."""
+"""Verdicts by class of error. The first row that matches decides."""
 
 
 def as_verdict(error: Exception, path: str, position: int = 0) -> StoreError | None:
-    """The verdict on what was raised while `position` of `path` was touched; None if unknown.
+    """Return the verdict on an error at `position` of `path`; None if unknown. Pure.
 
-    Client libraries have classes of their own for what a server or a connection does. Errors that
-    Python itself raises, such as `TypeError`, are bugs, so they are not called verdicts.
+    Classes of client libraries report failures of a server or a connection. Errors of Python
+    itself, such as `TypeError`, are bugs and have no verdict.
     """
     if isinstance(error, OSError) and error.errno == errno.EOPNOTSUPP:
         return Denied(f"the storage refuses us: {said(error)}", path, position)
@@ -81,9 +81,9 @@ def as_verdict(error: Exception, path: str, position: int = 0) -> StoreError | N
 
 @contextmanager
 def fsspec_errors(path: str, position: int = 0) -> Generator[None]:
-    """Translate what a file system raises inside the block, as `as_verdict`.
+    """Translate errors of a file system inside the block, as `as_verdict`.
 
-    What is a verdict already, or has none, passes through untouched.
+    A `StoreError`, or an error without a verdict, propagates unchanged.
     """
     try:
         yield

@@ -1,12 +1,12 @@
-"""Any file system of fsspec as the few calls that a store needs, with one meaning for each.
+"""Adapters from file systems of fsspec to the few calls that a store needs.
 
-Our own file systems say more than fsspec asks for: pages of a listing, which deletions failed, and
-buffers that need not be joined. Of every other one the stock calls are used, and those that cannot
-keep what a tier rests on are refused.
+File systems of this package offer more than fsspec requires: pages of a listing, the failed
+deletions, and buffers that need not be joined. For all others the stock calls are used. A file
+system that cannot keep the promises of a tier is refused.
 """
 
-# ruff: noqa: D102, SLF001 - `ObjectFiles` says what the calls mean
-# fsspec has no types, and what it lets others call begins with an underscore.
+# ruff: noqa: D102, SLF001 - `ObjectFiles` documents the calls
+# fsspec has no types, and its overridable calls begin with an underscore.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false, reportPrivateUsage=false, reportUntypedBaseClass=false
@@ -28,41 +28,41 @@ from provider.object_store import Buffer, Moment
 
 ResultT = TypeVar("ResultT")
 Page = list[tuple[str, int, Moment | None]]
-"""Paths, lengths in bytes, and when they were written by the storage's clock."""
+"""Paths, lengths in bytes, and write times by the storage's clock."""
 
 DELETES_MAX: Final = 1000
-"""Objects that one request deletes at most, where the storage has such a request."""
+"""Most objects that one request deletes, if the storage has such a request."""
 
 
 class ObjectFiles(Protocol):
-    """Whole paths in, `OSError` and client libraries' errors out."""
+    """Calls on whole paths. They raise `OSError` and errors of client libraries."""
 
     async def create(self, path: str, buffers: Sequence[Buffer]) -> None:
-        """Store the buffers, joined, if nothing has the path; else `FileExistsError`."""
+        """Store the joined buffers if the path is free; else raise `FileExistsError`."""
         ...
 
     async def replace(self, path: str, buffers: Sequence[Buffer]) -> None:
-        """Store the buffers, joined, whatever has the path."""
+        """Store the joined buffers, replacing any object of that path."""
         ...
 
     async def read(self, path: str, start: int | None, end: int | None) -> Buffer:
-        """The bytes `[start, end)` as far as there are any; None is the object's own end."""
+        """Read the bytes `[start, end)` within the object; None: the object's own bounds."""
         ...
 
     async def size(self, path: str) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
         ...
 
     def pages(self, prefix: str, after: str) -> AsyncGenerator[Page]:
-        """Objects whose path begins with `prefix` and sorts after `after`; perhaps others too."""
+        """List objects whose path begins with `prefix` and sorts after `after`, or more objects."""
         ...
 
     async def directories(self, path: str) -> list[str]:
-        """Paths of what has objects below it, directly below `path`."""
+        """List the directories with objects directly below `path`."""
         ...
 
     async def remove(self, paths: Sequence[str]) -> list[tuple[str, Exception]]:
-        """Remove objects; returns those that failed. One that is not there is removed."""
+        """Delete objects. Return those that failed. An absent object counts as deleted."""
         ...
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class ObjectFiles(Protocol):
 
 
 class RicherFileSystem(Protocol):
-    """What our own file systems offer beside fsspec's calls, or more than those do."""
+    """Calls of this package's file systems beyond fsspec's, or richer than those."""
 
     async def _pipe_file(self, path: str, value: Sequence[Buffer], *, mode: str) -> object: ...
     async def _cat_buffer(self, path: str, start: int | None, end: int | None) -> object: ...
@@ -83,10 +83,10 @@ class RicherFileSystem(Protocol):
 
 
 def files_of(file_system: AbstractFileSystem) -> ObjectFiles:
-    """The calls of a file system.
+    """Return the adapter of a file system.
 
     Raises:
-        Denied: it cannot create an object only if there is none; says why.
+        Denied: the file system has no create-if-absent; the text has the reason.
     """
     if hasattr(file_system, "_list_after") and hasattr(file_system, "_rm_objects"):
         return OwnFileSystemFiles(cast("RicherFileSystem", file_system))
@@ -99,13 +99,13 @@ def files_of(file_system: AbstractFileSystem) -> ObjectFiles:
 
 
 def refuse_unsafe(file_system: AbstractFileSystem) -> None:
-    """Refuse a file system of which the code shows that it cannot create atomically.
+    """Refuse a file system whose code has no atomic create.
 
-    The stock `pipe_file` looks whether something is there and then writes, which a probe that does
-    one thing after the other cannot notice: two owners that race would both succeed.
+    The stock `pipe_file` checks for an object and then writes. Two racing owners would both
+    succeed, which a sequential probe cannot detect.
 
     Raises:
-        Denied: says what is missing.
+        Denied: the text has the missing calls.
     """
     kind: Any = type(file_system)
     name = f"the file system {kind.__module__}.{kind.__name__}"
@@ -130,7 +130,7 @@ def refuse_unsafe(file_system: AbstractFileSystem) -> None:
 
 
 class OwnFileSystemFiles:
-    """A file system that offers the richer calls (`provider/s3/`)."""
+    """Adapter of a file system with the richer calls (`provider/s3/`)."""
 
     def __init__(self, file_system: RicherFileSystem) -> None:
         self._fs = file_system
@@ -166,7 +166,7 @@ class OwnFileSystemFiles:
 
 
 class StockFiles:
-    """Any other asynchronous file system, through fsspec's own calls."""
+    """Adapter of any other asynchronous file system, through fsspec's own calls."""
 
     def __init__(self, file_system: AsyncFileSystem) -> None:
         self._fs: Any = file_system
@@ -175,7 +175,7 @@ class StockFiles:
         if isinstance(inner, AsyncFileSystem):
             walks = type(inner)._find is AsyncFileSystem._find
         self._find_options = {"on_error": "raise"} if walks else {}
-        # a walk leaves out what it may not read, unless it is told otherwise
+        # by default a walk skips directories that it may not read
 
     def __repr__(self) -> str:
         return f"<StockFiles: {self._fs!r}>"
@@ -184,7 +184,7 @@ class StockFiles:
         try:
             await self._fs._pipe_file(path, b"".join(buffers), mode="create")
         except OSError as error:
-            # s3fs says so of a refused condition; what is there may be ours all the same
+            # s3fs raises EINVAL for a refused condition; the object may be the caller's own
             if error.errno == errno.EINVAL and await self._fs._exists(path):
                 raise FileExistsError(errno.EEXIST, "the name is taken", path) from error
             raise
@@ -196,7 +196,7 @@ class StockFiles:
         try:
             return _as_buffer(await self._fs._cat_file(path, start=start, end=end))
         except (OSError, ValueError) as error:
-            # s3fs says so of a range that begins beyond the end
+            # s3fs raises EINVAL or ValueError for a range that begins beyond the end
             is_no_outage = getattr(error, "errno", None) in {None, errno.EINVAL}
             if start is None or not is_no_outage or isinstance(error, TimeoutError):
                 raise
@@ -208,7 +208,7 @@ class StockFiles:
         return _length(await self._fs._info(path), path)
 
     async def pages(self, prefix: str, after: str) -> AsyncGenerator[Page]:
-        del after  # stock calls have no such thing: the caller leaves out what it does not want
+        del after  # stock calls have no such argument: the caller filters
         above = prefix.rpartition("/")[0]
         self._fs.invalidate_cache()
         try:
@@ -237,17 +237,17 @@ class StockFiles:
         return failed
 
     async def close(self) -> None:
-        """Nothing: stock file systems close their sessions by themselves."""
+        """Do nothing: stock file systems close their sessions themselves."""
 
 
 _MEMORY = Lock()
-"""Threads of one process share the objects of `memory://`."""
+"""Lock of the objects of `memory://`, which all threads of a process share."""
 
 
 class MemoryFiles:
-    """fsspec's `memory://`: calls are made on the loop, and creates one at a time.
+    """Adapter of fsspec's `memory://`. Calls run on the event loop under a lock.
 
-    Its `pipe_file` looks and writes in two steps, and other threads may have loops of their own.
+    Its `pipe_file` checks and writes in two steps, and other threads may have loops of their own.
     """
 
     def __init__(self, file_system: MemoryFileSystem) -> None:
@@ -300,7 +300,7 @@ class MemoryFiles:
         return []
 
     async def close(self) -> None:
-        """Nothing: the objects stay for the other file systems of this process."""
+        """Do nothing: the objects stay for the other file systems of this process."""
 
     def _locked(self, call: Callable[[], ResultT]) -> ResultT:
         with _MEMORY:
@@ -308,7 +308,7 @@ class MemoryFiles:
 
 
 async def collected(pages: AsyncIterator[Page]) -> Page:
-    """All pages as one."""
+    """Join all pages."""
     return [entry async for page in pages for entry in page]
 
 
@@ -318,7 +318,7 @@ def _is_absent(error: BaseException) -> bool:
 
 
 def _as_buffer(found: object) -> Buffer:
-    """What a client library returns, as a buffer of single bytes; copies nothing."""
+    """Return the result of a client library as a buffer of bytes, without a copy."""
     if isinstance(found, bytes | bytearray):
         return found
     return memoryview(cast("bytes", found)).cast("B")  # any object with a buffer

@@ -1,4 +1,4 @@
-"""Opening of a store by URL: its file system, also a durable local one, and the path in it."""
+"""Opening of a store by URL, and the durable local file system."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -27,19 +27,19 @@ from provider.posix.files import sync_directory
 
 
 class DurableLocalFileSystem(LocalFileSystem):
-    """`file://` as CONTRACT.md wants it (P1, P5, P6, P9); everything else as in fsspec.
+    """`file://` that keeps P1, P5, P6 and P9 of CONTRACT.md. All else is as in fsspec.
 
-    For directories that several machines share and that offer no locks. On all others a path
-    instead of this is better in every way.
+    For directories that several machines share without locks. For all other directories use a path
+    instead, which is better in every way.
     """
 
     cachable = False
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:  # noqa: ANN401 - as in fsspec
-        """Make the whole file under another name, sync it, and link or move it. Two syncs.
+        """Write the whole file under a temporary name, sync it, and link or rename it. Two syncs.
 
         Raises:
-            FileExistsError: with mode "create", something has the name; it is durable by now.
+            FileExistsError: with mode "create", the name is taken; the existing file is durable.
         """
         del kwargs
         target = Path(self._strip_protocol(path))
@@ -66,7 +66,7 @@ class DurableLocalFileSystem(LocalFileSystem):
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory with those above it, each durable."""
+    """Create a directory and its parents, each durably."""
     if is_directory(directory):
         return
     make_directory(directory.parent)
@@ -82,7 +82,8 @@ def make_directory(directory: Path) -> None:
 
 
 _UNCACHED: Final[Mapping[str, Any]] = {"skip_instance_cache": True, "use_listings_cache": False}
-"""A listing from a cache lacks what others wrote; an instance may be bound to an ended loop."""
+"""Options without caches: a cached listing may be stale, and a cached instance may be bound to an
+ended loop."""
 
 
 def open_object_store(
@@ -92,20 +93,20 @@ def open_object_store(
     clock: Clock | None = None,
     storage: Mapping[str, Any] | None = None,
 ) -> FsspecStore:
-    """A store below a URL, such as `s3://bucket/prefix`; `storage` are its file system's options.
+    """Open a store below a URL, such as `s3://bucket/prefix`. No request.
 
-    Nothing is requested; whether the storage keeps its promises is what `probe` finds out.
+    `storage` are the options of its file system. `probe` tests the promises of the storage.
 
     Raises:
-        Denied: nothing is installed for such URLs, or it is known to be unsafe.
+        Denied: no file system is installed for such URLs, or it is known to be unsafe.
     """
     file_system = file_system_of(url.partition("://")[0], storage or {})
-    root = file_system._strip_protocol(url)  # noqa: SLF001 - how fsspec says what a URL means
+    root = file_system._strip_protocol(url)  # noqa: SLF001 - fsspec's way to resolve a URL
     return FsspecStore(files_of(file_system), str(root).rstrip("/"), options=options, clock=clock)
 
 
 def file_system_of(protocol: str, storage: Mapping[str, Any]) -> AbstractFileSystem:
-    """A file system of its own, without caches.
+    """Create a file system without caches, not shared with others.
 
     Raises:
         Denied: as `open_object_store`.
@@ -124,7 +125,7 @@ def file_system_of(protocol: str, storage: Mapping[str, Any]) -> AbstractFileSys
 
 
 def _s3(storage: Mapping[str, Any]) -> AbstractFileSystem:
-    """Ours, not the one that fsspec has under this name: that creates over what is there.
+    """Create the S3 file system of this package. fsspec's own one overwrites objects on create.
 
     Raises:
         Denied: its client is not installed, or an option is wrong.

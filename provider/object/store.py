@@ -1,4 +1,4 @@
-"""Store on any file system of fsspec that creates an object only if there is none."""
+"""Store on any file system of fsspec with create-if-absent."""
 
 import asyncio
 import logging
@@ -21,9 +21,9 @@ REQUEST_KINDS: Final[tuple[RequestKind, ...]] = ("PUT", "GET", "HEAD", "LIST", "
 
 
 class RequestMeter:
-    """Counters that only grow. A request counts when it is sent, however it ends.
+    """Counters of requests. They never decrease. A request counts when it is sent.
 
-    What a client library repeats by itself is not seen here: a service in trouble bills more.
+    Retries inside a client library are not counted: a failing service bills more.
     """
 
     def __init__(self) -> None:
@@ -34,12 +34,12 @@ class RequestMeter:
 
     @property
     def writes(self) -> int:
-        """Requests that change something."""
+        """Number of requests that write or delete."""
         return self.requests["PUT"] + self.requests["DELETE"]
 
     @property
     def total(self) -> int:
-        """All requests."""
+        """Number of all requests."""
         return self.requests.total()
 
     def made(self, kind: RequestKind) -> None:
@@ -49,19 +49,19 @@ class RequestMeter:
 
 LOGGER = logging.getLogger("tieredstore.provider")
 STRANGE_MAX = 100
-"""Names that cannot be ours of which so many are logged."""
+"""Most foreign names that are logged."""
 ResultT = TypeVar("ResultT")
 WHOLE_BYTES = 64 << 20
-"""What a read of a whole object is given time for; its length is not known before."""
+"""Bytes assumed for the timeout of a read of a whole object, whose length is unknown."""
 
 
 class FsspecStore:
-    """An `ObjectStore` below one path of a file system (decision 0029).
+    """`ObjectStore` below one path of a file system (decision 0029).
 
-    Every request has a slot and a deadline. One that is not answered in time is given up, which
-    frees its slot and, as every `Unavailable`, leaves its outcome unknown. Nothing is repeated
-    here: `RetryingStore` does that where it is harmless. Memory: none between calls; a file
-    system that takes only one buffer gets a joined copy of what it is to store.
+    Every request has a slot and a deadline. A request that times out frees its slot and raises
+    `Unavailable`, so its outcome is unknown. Nothing is retried here; see `RetryingStore`. Memory:
+    none between calls. A file system that takes only one buffer gets a joined copy of the buffers
+    to store.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FsspecStore:
         options: ObjectOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`root` is a path of the file system, such as `bucket/prefix`, without a slash behind."""
+        """Open `root`, a path of the file system such as `bucket/prefix`, without a final slash."""
         self._files = files
         self._root = f"{root}/"
         self._options = options or ObjectOptions()
@@ -82,7 +82,7 @@ class FsspecStore:
         self._is_closed = False
         self._strange: set[str] = set()
         self.meter = RequestMeter()
-        """Requests made so far."""
+        """Counters of requests so far."""
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else repr(self._files)
@@ -92,7 +92,7 @@ class FsspecStore:
         """Store a new object; `ObjectStore.create`. One request.
 
         Raises also:
-            Denied: there is nothing to create it in, such as no bucket, or we may not.
+            Denied: the container, such as the bucket, does not exist, or access is refused.
         """
         self._check(name)
         size_bytes = sum(map(len, buffers))
@@ -102,7 +102,7 @@ class FsspecStore:
                 await self._timed("PUT", create, size_bytes)
 
     async def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
-        """Store an object anew; `ReplacingStore.replace`. One request, or one for each 64 MiB."""
+        """Replace an object; `ReplacingStore.replace`. One request, or one for each 64 MiB."""
         self._check(name)
         size_bytes = sum(map(len, buffers))
         with fsspec_errors(name), self._in_its_place(name):
@@ -111,7 +111,7 @@ class FsspecStore:
                 await self._timed("PUT", replace, size_bytes)
 
     async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
-        """Read a range, or all; `ObjectStore.read`. One request, and one more where it is short."""
+        """Read a range, or all; `ObjectStore.read`. One request, and a second if it is short."""
         self._check(name)
         path, position = self._path(name), wanted.start if wanted else 0
         with fsspec_errors(name, position):
@@ -129,7 +129,7 @@ class FsspecStore:
         return found
 
     async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
-        """Read several ranges; `ObjectStore.read_many`. Side by side, one request for each."""
+        """Read several ranges; `ObjectStore.read_many`. One request for each, concurrently."""
         self._check(*(name for name, _ in wanted))
         tasks: list[asyncio.Task[Buffer]] = []
         try:
@@ -140,16 +140,16 @@ class FsspecStore:
         return [task.result() for task in tasks]
 
     async def size(self, name: str) -> int:
-        """The object's length in bytes; `ObjectStore.size`. One request."""
+        """Return the object's length in bytes; `ObjectStore.size`. One request."""
         self._check(name)
         with fsspec_errors(name):
             async with self._slot(self._slots):
                 return await self._timed("HEAD", self._files.size(self._path(name)))
 
     async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        """Objects by name; `ObjectStore.list`. One request per 1,000 where storage has pages.
+        """List objects by name; `ObjectStore.list`. One request per 1,000 if storage has pages.
 
-        Memory: all entries. The deadline is that of one request for each 1,000 entries found.
+        Memory: all entries. Each page has the deadline of one request.
 
         Raises also:
             Denied: there is no such bucket.
@@ -164,7 +164,7 @@ class FsspecStore:
                 self.meter.made("LIST")
                 while (page := await self._timed(None, _next(pages))) is not None:
                     if found:
-                        self.meter.made("LIST")  # a page behind the first one
+                        self.meter.made("LIST")  # a page after the first one
                     found.update(
                         (path.removeprefix(self._root), (size, modified))
                         for path, size, modified in page
@@ -176,7 +176,7 @@ class FsspecStore:
         ]
 
     def _is_object(self, name: str) -> bool:
-        """Whether a listed name can be one of ours. Others are logged once."""
+        """Whether a listed name is a valid object name. Other names are logged once."""
         if _is_temporary(name):
             return False
         try:
@@ -192,7 +192,7 @@ class FsspecStore:
         return True
 
     async def directories(self, name: str = "") -> Sequence[str]:
-        """Names of what has objects below it, directly below `name`, sorted; "" is the root.
+        """List the directories with objects directly below `name`, sorted; "" is the root.
 
         One request per 1,000.
 
@@ -209,7 +209,7 @@ class FsspecStore:
     async def holds(self, prefix: str) -> bool:
         """Whether the name of any object begins with `prefix`. One request.
 
-        `directories` may have names of what was deleted: some services keep empty directories.
+        `directories` may include deleted names: some services keep empty directories.
 
         Raises:
             Denied, Unavailable: as `list`.
@@ -226,12 +226,12 @@ class FsspecStore:
         return False
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Remove objects; `ObjectStore.delete`. One request per 1,000 where storage has such.
+        """Delete objects; `ObjectStore.delete`. One request per 1,000 if storage has such.
 
-        All names are tried, whatever fails.
+        Tries all names, also after failures.
 
         Raises also:
-            Denied: none of those that failed did so for a passing reason.
+            Denied: all failures were refusals, so a retry is useless.
         """
         self._check(*names)
         failed: Sequence[tuple[str, Exception]] = ()
@@ -248,7 +248,7 @@ class FsspecStore:
             raise self._undeleted(failed, len(names))
 
     async def close(self) -> None:
-        """Release connections. Idempotent; every later call raises `Closed`."""
+        """Release connections. Idempotent. Every later call raises `Closed`."""
         if not self._is_closed:
             self._is_closed = True
             with fsspec_errors(""):
@@ -282,10 +282,10 @@ class FsspecStore:
 
     @contextmanager
     def _in_its_place(self, name: str) -> Generator[None]:
-        """Where no object is asked for, what is absent is the bucket.
+        """Translate "not found" in a call that does not read an object: the bucket is missing.
 
         Raises:
-            Denied: it is.
+            Denied: the bucket or directory does not exist.
         """
         try:
             yield
@@ -296,7 +296,7 @@ class FsspecStore:
 
     @asynccontextmanager
     async def _slot(self, slots: asyncio.Semaphore) -> AsyncGenerator[None]:
-        """A slot; the wait for it has no deadline, for every request that has one ends."""
+        """Hold a slot. The wait has no deadline, because every request with a slot has one."""
         async with slots:
             if self._is_closed:
                 raise Closed("the store was closed", "")
@@ -319,7 +319,7 @@ def _is_temporary(name: str) -> bool:
 
 
 def _short(found: int, size_bytes: int, name: str, wanted: ByteRange) -> StoreError:
-    """The verdict on a read that gave too few bytes of an object that has `size_bytes`."""
+    """Return the verdict on a short read of an object of `size_bytes`. Pure."""
     if size_bytes < wanted.end:
         return OutOfRange(f"the object ends at {size_bytes}", name, wanted.start)
     reason = f"the storage answered with {found} bytes of {wanted.length}"

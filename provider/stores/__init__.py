@@ -1,5 +1,5 @@
-"""Stores over stores, in memory, and the drivers of file segments.
+"""Wrappers of stores, and the drivers of file segments.
 
-Each wrapper adds one thing to any `ObjectStore`: retries, limits, counts, coalesced reads, a second
-store. Imports the ports of `provider` alone. Begin with `forwarding.py`.
+Each wrapper adds one feature to any `ObjectStore`: retries, rate limits, metrics, coalesced reads,
+verification, a second store. The base of most wrappers is `forwarding.py`.
 """

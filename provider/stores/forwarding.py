@@ -1,4 +1,4 @@
-"""The base of stores that wrap another store: every verb passes through one method."""
+"""Base of stores that wrap another store: every verb passes through one method."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast
@@ -17,15 +17,15 @@ Result = TypeVar("Result")
 
 
 class ForwardingStore:
-    """An `AppendingStore` that hands every call to `inner`; a wrapper overrides `_call`.
+    """`AppendingStore` that forwards every call to `inner`. A wrapper overrides `_call`.
 
-    Over a store that is none, nobody may call `append` and `register`: no driver for such does.
-    So is it with `replace`, which is for an object store without a cache around it.
+    `append` and `register` must not be called if `inner` is not an `AppendingStore`, and `replace`
+    must not be called if it is not a `ReplacingStore` or if a cache wraps it.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = cast("AppendingStore", inner)
-        """The wrapped store."""
+        """Wrapped store."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.inner!r}>"
@@ -45,11 +45,11 @@ class ForwardingStore:
         return await self._call("read_many", names, lambda: self.inner.read_many(wanted))
 
     async def size(self, name: str) -> int:
-        """The object's length in bytes; `ObjectStore.size`."""
+        """Return the object's length in bytes; `ObjectStore.size`."""
         return await self._call("size", [name], lambda: self.inner.size(name))
 
     async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        """Objects by name; `ObjectStore.list`."""
+        """List objects by name; `ObjectStore.list`."""
         return await self._call("list", [prefix], lambda: self.inner.list(prefix, after=after))
 
     async def delete(self, names: Sequence[str]) -> None:
@@ -63,7 +63,7 @@ class ForwardingStore:
         await self._call("append", names, lambda: self.inner.append(appends), size_bytes)
 
     async def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
-        """Store an object anew; `ReplacingStore.replace`."""
+        """Replace an object; `ReplacingStore.replace`."""
         inner, size_bytes = cast("ReplacingStore", self.inner), sum(map(len, buffers))
         await self._call("replace", [name], lambda: inner.replace(name, buffers), size_bytes)
 
@@ -72,7 +72,7 @@ class ForwardingStore:
         return await self._call("register", [name], lambda: self.inner.register(name))
 
     async def close(self) -> None:
-        """Close the wrapped store; does not pass through `_call`."""
+        """Close the wrapped store. Does not pass through `_call`."""
         await self.inner.close()
 
     async def _call(
@@ -82,10 +82,10 @@ class ForwardingStore:
         effect: Callable[[], Awaitable[Result]],
         size_bytes: int = 0,
     ) -> Result:
-        """One call of a verb.
+        """Run one call of a verb.
 
         `names` has one entry for each object, range or piece; for `list` it is the prefix. Each
-        call of `effect` makes the call on `inner`. `size_bytes` is what it asks to write.
+        call of `effect` makes the call on `inner`. `size_bytes` are the bytes to write.
         """
         del verb, names, size_bytes
         return await effect()

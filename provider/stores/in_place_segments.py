@@ -1,18 +1,18 @@
 """File segments over a store whose objects can grow: one object per segment, written in place.
 
-Why no owner can change what another one published (decision 0002 has the long form):
+Proof that no owner can change bytes that another one published (details in decision 0002):
 
 - An owner that is `alone` knows that every earlier owner has ended. Such an owner continues their
-  segments, and overwrites what lies after the published end. Later owners see it while it lives.
-- An owner that is not alone never continues a segment of another epoch. An earlier owner that was
-  only paused can then write after its own published end, in files that the newer one never opens.
-- A segment begins in a new file, made exclusively. If the file is there already, an owner that is
-  alone asks whether it still owns the tier *after* it has seen the file. If it does, the file is
-  not a newer owner's, since an owner takes its epoch before it writes; so a dead owner left it.
-- An owner that is not alone cannot tell. It asks whether it was fenced itself, and whether the
-  other owner has ended by now. If neither holds, it stops with a sentence that says what to do.
-- It stops in the same way before a segment whose name was used before (after a tail cut): an
-  earlier owner may have been paused when it was about to delete the file that had the name.
+  segments, and overwrites bytes after the published end. Later owners detect it while it lives.
+- An owner that is not alone never continues a segment of another epoch. An earlier, paused owner
+  can then only write after its own published end, in files that the newer one never opens.
+- A segment begins in a new file, created exclusively. If the file exists already, an owner that is
+  alone verifies its ownership *after* it has seen the file. If it still owns the tier, the file is
+  not a newer owner's, since an owner takes its epoch before it writes. So a dead owner left it.
+- An owner that is not alone cannot decide that. It verifies its ownership, and checks whether the
+  other owner has ended by now. If the other owner may live, it raises `Unavailable` with a remedy.
+- It raises the same error before a segment whose name was used before (after a tail truncation):
+  an earlier owner may have been paused just before it deletes the file of that name.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,21 +24,21 @@ from provider.object_store import Append, AppendingStore
 from provider.ranges import ByteRange
 
 LOCK_NAME = "@lock"
-"""Owners register under it for as long as they live; decision 0002."""
+"""Name that owners register under while they live; decision 0002."""
 
 PIECE_BYTES = 4 << 20
-"""What is copied at once."""
+"""Bytes of one step of a copy."""
 
 REGISTER_RETRY_S = 0.05
-"""Between questions whether an earlier owner has ended, in seconds."""
+"""Seconds between two checks whether an earlier owner has ended."""
 
 
 class InPlaceDriver:
-    """`SegmentsDriver` for a store whose objects grow; one for each ownership.
+    """`SegmentsDriver` for a store whose objects grow. One instance for each ownership.
 
     `prepare` costs one `register`. `open` costs one, and one more every 50 ms while an earlier
-    owner lives, for `takeover_wait_s_max` seconds at most; then the segments are written beside
-    that owner. Cancelling either leaves the store registered.
+    owner lives, for at most `takeover_wait_s_max` seconds. After that the segments are written
+    beside that owner. Cancelling either call leaves the store registered.
     """
 
     def __init__(self, store: AppendingStore, *, clock: Clock, takeover_wait_s_max: float) -> None:
@@ -50,11 +50,11 @@ class InPlaceDriver:
         return f"<InPlaceDriver: {self._store!r}>"
 
     async def prepare(self) -> None:
-        """Register before the epoch is taken, so that later owners see us; decision 0002."""
+        """Register before the epoch is taken, so that later owners see this one; decision 0002."""
         await self._is_alone()
 
     async def open(self, owner: SegmentsOwner) -> "InPlaceSegments":
-        """The segments of `owner`; only an answer from after the fence says whether it is alone."""
+        """Return the segments of `owner`. Registers again: only a result after the fence counts."""
         waited_until_s = self._clock.monotonic_s() + self._wait_s_max
         alone = await self._is_alone()
         while not alone and self._clock.monotonic_s() < waited_until_s:
@@ -73,11 +73,11 @@ class InPlaceDriver:
 
 
 class InPlaceSegments:
-    """`FileSegments` whose objects are called as the segments are.
+    """`FileSegments` whose objects have the names of the segments.
 
-    `write` costs one `append`, plus one `size` for each segment that it begins if one of their
-    files was left by an owner that died; a write that finds such a file while the other owner still
-    lives costs two requests more each time. Cancelling it leaves an unknown outcome (S2).
+    `write` costs one `append`. It costs one more `append` and one `size` for each new segment if a
+    dead owner left one of their files. A write that finds such a file while the other owner lives
+    costs two more requests each time. Cancelling leaves an unknown outcome (S2).
 
     Memory: one name for each file taken over, until the segment's second write.
     """
@@ -93,9 +93,9 @@ class InPlaceSegments:
     ) -> None:
         """Write for the owner of `epoch`.
 
-        `alone` is what `AppendingStore.register` answered after the epoch was taken; `verify_owner`
-        asks the journal, and raises `Fenced` if a newer owner has the tier. `ask_alone` asks
-        `register` again, each time that a file of another owner is in the way.
+        `alone` is the result of `AppendingStore.register` after the epoch was taken. `verify_owner`
+        reads the journal, and raises `Fenced` if a newer owner has the tier. `ask_alone` calls
+        `register` again whenever a file of another owner blocks a write.
         """
         self._store = store
         self._alone = alone
@@ -128,8 +128,8 @@ class InPlaceSegments:
 
         Raises:
             OutOfRange: a segment is shorter than its published size: bytes were lost.
-            Unavailable: unknown outcome; or the file of a new segment was left by an owner that
-                may still live, or may still be deleted by one.
+            Unavailable: unknown outcome; or an owner that may still live left the file of a new
+                segment, or may still delete it.
             Fenced: a newer owner has the tier.
         """
         for part in slices:
@@ -157,7 +157,7 @@ class InPlaceSegments:
     async def preserve(self, copies: Mapping[str, str]) -> list[str]:
         """Copy files whose names later segments may have; `FileSegments.preserve`.
 
-        Reads and writes every byte of them, in pieces of 4 MiB, so it needs as much room.
+        Reads and writes every byte, in pieces of 4 MiB. Needs as much disk space.
         """
         made: list[str] = []
         for name, copy in copies.items():
@@ -174,15 +174,15 @@ class InPlaceSegments:
 
     @property
     def forsaken(self) -> list[str]:
-        """None: what was written at an end is written again; `FileSegments.forsaken`."""
+        """Empty: bytes after the published end are overwritten; `FileSegments.forsaken`."""
         return []
 
     def forsake(self, placements: Sequence[Placement]) -> None:
-        """Nothing, for the same reason."""
+        """Do nothing: bytes after the published end are overwritten; `FileSegments.forsake`."""
         del placements
 
     async def earlier_objects(self) -> list[str]:
-        """None: every object has its segment's name. No request."""
+        """Return an empty list: every object has its segment's name. No request."""
         return []
 
     def must_roll(self, segment_epoch: int) -> bool:
@@ -202,7 +202,7 @@ class InPlaceSegments:
         ]
 
     async def _is_alone_by_now(self) -> bool:
-        """Whether every earlier owner has ended. Nothing is asked any more once one answer is yes.
+        """Whether every earlier owner has ended. Registers again until the first True.
 
         Raises:
             Fenced: a newer owner has the tier; a fenced owner must not wait.
@@ -214,7 +214,7 @@ class InPlaceSegments:
         return self._alone
 
     async def _take_over(self, slices: Sequence[SegmentSlice]) -> None:
-        """See which files are there, then make sure that no newer owner can have made them."""
+        """Find the existing files, then verify the ownership: no newer owner created them."""
         seen: set[str] = set()
         for name in dict.fromkeys(part.segment for part in slices if part.position == 0):
             try:

@@ -1,4 +1,4 @@
-"""A store that counts what passes through it: requests, bytes and seconds per store and verb."""
+"""Store that counts requests, bytes and seconds of each store and verb."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +27,7 @@ class _Samples(NamedTuple):
 
 
 class ProviderMetrics:
-    """The metrics of a tier's stores. One per metrics registry."""
+    """Metrics of a tier's stores. One instance for each metrics registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
@@ -69,13 +69,14 @@ class ProviderMetrics:
 
 
 class MeteredStore(ForwardingStore):
-    """Wrap a store; changes nothing. About 3 us a call.
+    """Wrapper that counts calls and changes nothing else. Costs about 3 us a call.
 
-    Metrics: `tieredstore_provider_requests_total{store, verb, outcome}` where the outcome is "ok",
-    "cancelled" or a verdict in small letters, `tieredstore_provider_bytes_total{store, verb}`, and
-    the histogram `tieredstore_provider_seconds{store, verb}`. Calls that move bytes are also
-    counted under RocketMQ's names, with its units, labels and buckets: those of all stores
-    together. `close` is not counted.
+    Metrics: `tieredstore_provider_requests_total{store, verb, outcome}`, whose outcome is "ok",
+    "cancelled", "failed" or the class of a `StoreError` in lower case;
+    `tieredstore_provider_bytes_total{store, verb}`; and the histogram
+    `tieredstore_provider_seconds{store, verb}`. Calls that transfer bytes are also counted under
+    RocketMQ's names, with its units, labels and buckets, over all stores together. `close` is not
+    counted.
     """
 
     def __init__(
@@ -86,7 +87,11 @@ class MeteredStore(ForwardingStore):
         metrics: ProviderMetrics | None = None,
         store: str = FIRST_STORE,
     ) -> None:
-        """`metrics`: of all stores of a tier; None: its own. `store`: which of them it is."""
+        """Wrap `inner`.
+
+        `metrics` are shared by all stores of a tier; None: metrics of its own. `store` is the label
+        of this store.
+        """
         super().__init__(inner)
         self._clock = clock
         self._metrics = metrics or ProviderMetrics(CollectorRegistry())
@@ -113,7 +118,7 @@ class MeteredStore(ForwardingStore):
         effect: Callable[[], Awaitable[Result]],
         size_bytes: int = 0,
     ) -> Result:
-        """Count one call, however it ends."""
+        """Count one call with its outcome."""
         outcome = "failed"
         started_s = self._clock.monotonic_s()
         try:
@@ -138,7 +143,7 @@ class MeteredStore(ForwardingStore):
                 latency.observe(took_s * 1000)
 
     def _samples_of(self, verb: str, outcome: str) -> _Samples:
-        """What one call is counted in, looked up once: by name it costs 1 us a metric."""
+        """Return the metrics of a verb and outcome, cached: a look-up by name costs 1 us each."""
         found = self._samples.get((verb, outcome))
         if found is None:
             metrics, operation = self._metrics, _OPERATIONS.get(verb)

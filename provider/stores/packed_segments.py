@@ -1,17 +1,17 @@
-"""File segments over any object store: all slices of a round lie in one new, immutable object.
+"""File segments over any object store: all slices of a round are in one new, immutable object.
 
-Such an object is a *part*. Several queues share it, units beside the records of the same commit, so
-that a round over many thin queues costs one request. It asks of the store what every store has
-(P1 to P9 of `ObjectStore`), and neither `append` nor `register`.
+Such an object is a *part*. Several queues share it, with the units beside the records of the same
+commit, so a round over many queues of few messages costs one request. It needs P1 to P9 of
+`ObjectStore`, and neither `append` nor `register`.
 
-Why no owner can change what another one published: a part is made by `create`, which replaces
-nothing, under a name that holds the owner's epoch and a nonce and is never used for other bytes. So
-every owner may continue every segment, even beside an earlier owner that still lives.
+Proof that no owner can change bytes that another one published: a part is created by `create`,
+which replaces nothing, under a name with the owner's epoch and a nonce that is never used for other
+bytes. So every owner may continue every segment, even beside an earlier owner that still lives.
 
-What it leaves. A write whose reply never came, or that was never published, may have made
-a part that nothing refers to. Its name is kept (`forsaken`) while its owner lives; a later one
-finds it by its epoch, in one listing of `@parts/`. Parts are shared, so nothing that concerns one
-queue may delete one: it may go when no extent of any queue names it, in the state or in a manifest.
+Orphans: a write without a reply, or one that was never published, may leave a part without a
+reference. Its name is kept in `forsaken` while its owner lives. A later owner finds it by its
+epoch, in one listing of `@parts/`. Parts are shared, so no operation on one queue may delete one. A
+part is garbage when no extent of any queue names it, in the state or in a manifest.
 """
 
 import re
@@ -24,7 +24,7 @@ from provider.object_store import Buffer, ObjectStore
 
 PARTS_PREFIX = "@parts/"
 OFFLOAD_PREFIX = "@offload/"
-"""Below it lie the parts of a second store; the next component is the tier's home in it."""
+"""Prefix of parts in a second store. The next component is the tier's home in it."""
 HOME_BYTES = 8
 EPOCH_DIGITS = 10
 NONCE_BYTES = 16
@@ -36,27 +36,27 @@ _PART = re.compile(
 
 
 class NonceSource(Protocol):
-    """The part of `random.Random` that names need."""
+    """Part of `random.Random` that names need."""
 
     def randbytes(self, n: int, /) -> bytes:
-        """`n` random bytes."""
+        """Return `n` random bytes."""
         ...
 
 
 class PartName(NamedTuple):
-    """A part: `@parts/<epoch>/<nonce>`, and the segment's name behind it if it has only one.
+    """Name of a part: `@parts/<epoch>/<nonce>`, followed by the segment's name if it has only one.
 
-    In a second store it begins with `@offload/<home>/`.
+    In a second store the name begins with `@offload/<home>/`.
     """
 
     epoch: int
-    """Epoch of the owner that made it."""
+    """Epoch of the owner that created it."""
     nonce: str
     """16 random bytes, hexadecimal."""
     segment: str = ""
-    """RocketMQ's name of the closed segment whose bytes it holds; "" if it is shared."""
+    """RocketMQ's name of the sealed segment that it holds; "" if it is shared."""
     home: str = ""
-    """8 random bytes, hexadecimal, that one tier has in a second store; "" in the first one."""
+    """8 random bytes, hexadecimal, of one tier in a second store; "" in the first one."""
 
     def __str__(self) -> str:
         whole = f"/{self.segment}" if self.segment else ""
@@ -64,13 +64,13 @@ class PartName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """What a name says; None if it is not a part's."""
+        """Parse a name; None if it is not the name of a part."""
         found = _PART.match(name)
         return cls(int(found[2]), found[3], found[4] or "", found[1] or "") if found else None
 
 
 def parts_prefix(home: str = "") -> str:
-    """What the names of all parts begin with, in the first store or in a home of the second."""
+    """Return the prefix of all parts, in the first store or in a home of the second."""
     return f"{OFFLOAD_PREFIX}{home}/" if home else PARTS_PREFIX
 
 
@@ -78,7 +78,7 @@ class PackedDriver:
     """`SegmentsDriver` for stores of immutable objects. Costs no request."""
 
     def __init__(self, store: ObjectStore, *, rng: NonceSource) -> None:
-        """`rng` must not be in the same state as another owner's: parts would get equal nonces."""
+        """Create a driver. `rng` must differ from other owners', so that nonces are unique."""
         self._store = store
         self._rng = rng
 
@@ -86,44 +86,44 @@ class PackedDriver:
         return f"<PackedDriver: {self._store!r}>"
 
     async def prepare(self) -> None:
-        """Nothing must precede the fence: no owner can change what another one writes."""
+        """Do nothing: no owner can change bytes of another one, so nothing precedes the fence."""
 
     async def open(self, owner: SegmentsOwner) -> "PackedSegments":
-        """The segments of `owner`, at once."""
+        """Return the segments of `owner` at once."""
         return PackedSegments(self._store, epoch=owner.epoch, rng=self._rng)
 
 
 class PackedSegments:
-    """`FileSegments` whose slices share a part for each call of `write`.
+    """`FileSegments` with one part for each call of `write`.
 
-    Memory: none between calls. A call holds the slices that it was given; while the outcome of a
-    `create` is being settled, two more copies of them.
+    Memory: none between calls. A call holds its slices, and two more copies of them while it
+    settles the outcome of a `create`.
     """
 
     def __init__(self, store: ObjectStore, *, epoch: int, rng: NonceSource, home: str = "") -> None:
-        """Write for the owner of `epoch`; `home`: below this one of a second store."""
+        """Write for the owner of `epoch`, below `home` of a second store if given."""
         self._store = store
         self.home = home
         self._epoch = epoch
         self._rng = rng
         self.forsaken: list[str] = []
-        """Parts that failed calls may have left; `FileSegments.forsaken`. 100 bytes each."""
+        """Possible parts of failed calls; `FileSegments.forsaken`. 100 bytes of memory each."""
         self.parts = 0
-        """Parts whose outcome is known: they are durable."""
+        """Number of durable parts."""
         self.settled = 0
-        """Creates with an unclear reply that were settled."""
+        """Number of creates with an unknown outcome that were settled."""
 
     def __repr__(self) -> str:
         return f"<PackedSegments epoch {self._epoch}: {self.parts} parts, {self.settled} settled>"
 
     @property
     def extents_grow(self) -> bool:
-        """False: what follows is in another part."""
+        """False: the next slice is in another part."""
         return False
 
     @property
     def has_segment_names(self) -> bool:
-        """False: a part's name says which owner made it, and never comes again."""
+        """False: a part's name has the epoch of its owner, and is unique."""
         return False
 
     async def write(
@@ -131,18 +131,18 @@ class PackedSegments:
     ) -> list[Placement]:
         """Make all slices durable in one part, in their order; `FileSegments.write`.
 
-        `alone`: the part's name ends with the segment's, and is as unique as any.
+        `alone`: the part's name ends with the segment's name, and is still unique.
 
-        One `create`. If its reply is unclear, one more with the same bytes, and a `read` of the
-        whole part if the name turns out to be taken. Every call takes a new name, so calling it
-        again with the same slices is safe at any time, also while an earlier call is on its way.
+        Costs one `create`. If its outcome is unknown, costs one more with the same bytes, and a
+        `read` of the whole part if the name is taken. Every call uses a new name, so a retry with
+        the same slices is safe at any time, also while an earlier call is under way.
 
         Raises:
-            Unavailable: unknown outcome; call again (S2). What landed, or lands later, under the
-                name that was tried is referred to by nothing.
-            Denied: the storage refuses us.
+            Unavailable: unknown outcome; call again (S2). A part that landed, or lands later, has
+                no reference.
+            Denied: the storage refuses the request.
 
-        Cancelling it has the same meaning as `Unavailable`.
+        Cancelling has the same meaning as `Unavailable`.
         """
         if not slices:
             return []
@@ -163,16 +163,16 @@ class PackedSegments:
         return placements
 
     def forsake(self, placements: Sequence[Placement]) -> None:
-        """Remember parts that will not be published; `FileSegments.forsake`."""
+        """Add parts that will not be published to `forsaken`; `FileSegments.forsake`."""
         self.forsaken.extend({one.object_name: None for one in placements})
 
     async def preserve(self, copies: Mapping[str, str]) -> list[str]:
-        """Nothing: no write changes what is there, and no name comes again."""
+        """Do nothing: no write changes an object, and names are unique."""
         del copies
         return []
 
     async def earlier_objects(self) -> list[str]:
-        """All its parts of earlier epochs; `FileSegments.earlier_objects`. One listing.
+        """List all parts of earlier epochs; `FileSegments.earlier_objects`. One listing.
 
         Memory: their names, about 100 bytes each.
         """
@@ -186,10 +186,10 @@ class PackedSegments:
         return False
 
     async def _make(self, name: str, buffers: Sequence[Buffer]) -> None:
-        """Create the part; where the reply is unclear, find out whether it is durable.
+        """Create the part. If the outcome is unknown, settle whether it exists and is durable.
 
-        A part that can be seen is not yet known to be durable. A second create with the same
-        bytes settles both: it makes the part, or `AlreadyExists` vouches for what is there (P9).
+        A visible part is not yet known to be durable. A second create with the same bytes settles
+        both: it creates the part, or `AlreadyExists` proves the existing one durable (P9).
         """
         try:
             await self._store.create(name, buffers)
@@ -209,8 +209,8 @@ class PackedSegments:
         """Return if the object of that name has these bytes.
 
         Raises:
-            Unavailable: it has not, or is gone: another writer has the same nonce, or a newer
-                owner has deleted what it found unpublished. The next call takes another name.
+            Unavailable: the bytes differ or the object is gone: another writer has the same nonce,
+                or a newer owner deleted the unpublished part. The next call uses another name.
         """
         try:
             found = await self._store.read(name)

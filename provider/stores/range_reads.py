@@ -1,10 +1,10 @@
-"""Reads that suit a store far away: near ranges together, long ones in parallel, stragglers twice.
+"""Reads of a remote store: coalesced ranges, parallel requests, hedged requests.
 
-A request to an object store costs some 10 to 50 ms before its first byte, and money, and gives the
-bytes of one connection. So ranges of an object that nearly touch are asked for in one request, up
-to a gap that is a setting; a range longer than `request_bytes_max` is asked for in pieces side by
-side; and where one answer takes far longer than others do, a second request for the same bytes may
-overtake it. How many requests are under way at once is the store's below to bound.
+A request to an object store costs money and some 10 to 50 ms before its first byte, and has the
+bandwidth of one connection. Therefore ranges of an object at most `gap_bytes_max` apart are
+coalesced into one request. A range longer than `request_bytes_max` is split into concurrent
+requests. If a response is far later than others, a second request for the same bytes may overtake
+it. The wrapped store bounds the number of concurrent requests.
 """
 
 import asyncio
@@ -22,9 +22,10 @@ ResultT = TypeVar("ResultT")
 
 
 class RangeReads(ForwardingStore):
-    """Wrap a store; all but `read` and `read_many` of ranges passes through.
+    """Wrapper that changes `read` and `read_many` of ranges. Other calls pass through.
 
-    Memory: what is read, once more while pieces of one range are joined, and gaps that were read.
+    Memory: the bytes read, the gaps between, and a second copy while pieces of one range are
+    joined.
     """
 
     def __init__(
@@ -36,9 +37,10 @@ class RangeReads(ForwardingStore):
         ranges_of: ObjectStore | None = None,
         turn: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
-        """`ranges_of`: the store that is asked for ranges, if not `inner`.
+        """Wrap `inner`.
 
-        `turn`: waits until so many bytes may move. Each request waits, then its time begins.
+        `ranges_of` is the store that ranges are read from; None: `inner`. `turn` waits until a
+        number of bytes may be transferred. Each request calls it before its timeout starts.
         """
         super().__init__(inner)
         self._ranges_of = inner if ranges_of is None else ranges_of
@@ -46,11 +48,11 @@ class RangeReads(ForwardingStore):
         self._clock = clock
         self._options = options
         self.requests = 0
-        """Ranges that were asked for, second requests not counted."""
+        """Number of requests, without second requests."""
         self.hedges = 0
-        """Second requests."""
+        """Number of second requests."""
         self.hedges_won = 0
-        """Those that answered first."""
+        """Number of second requests that responded first."""
 
     def __repr__(self) -> str:
         return f"<RangeReads {self.requests} requests, {self.hedges} hedges: {self.inner!r}>"
@@ -62,9 +64,10 @@ class RangeReads(ForwardingStore):
         return (await self.read_many([(name, wanted)]))[0]
 
     async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
-        """Read several ranges side by side; `ObjectStore.read_many`.
+        """Read several ranges concurrently; `ObjectStore.read_many`.
 
-        At most one request each and for each `request_bytes_max`; fewer where ranges are near.
+        Costs at most one request for each range and each `request_bytes_max` bytes of it, and fewer
+        if ranges are coalesced.
         """
         options = self._options
         plan = together(
@@ -89,7 +92,7 @@ class RangeReads(ForwardingStore):
         return answers[0] if len(answers) == 1 else b"".join(answers)
 
     async def _request(self, name: str, wanted: ByteRange) -> Buffer:
-        """One range, and once more if the answer is late and the share of such allows it."""
+        """Read one range, hedged if the response is late and `hedge_share_max` allows it."""
         self.requests += 1
         if self._turn is not None:
             await self._turn(wanted.length)
@@ -101,7 +104,7 @@ class RangeReads(ForwardingStore):
             raise errors.exceptions[0] from None
 
     async def _hedged(self, name: str, wanted: ByteRange) -> Buffer:
-        """One range, by the first of one or two requests that answers."""
+        """Read one range by one or two requests. Return the first response."""
         failed: StoreError | None = None
         async with asyncio.TaskGroup() as group:
             late = group.create_task(self._clock.sleep(self._options.hedge_after_s))
@@ -125,13 +128,13 @@ class RangeReads(ForwardingStore):
         raise failed
 
     async def _second(self, name: str, wanted: ByteRange) -> Buffer | StoreError:
-        """A second request, which waits its turn, too."""
+        """Send a second request, which waits for its turn, too."""
         if self._turn is not None:
             await self._turn(wanted.length)
         return await self._outcome(name, wanted)
 
     async def _outcome(self, name: str, wanted: ByteRange) -> Buffer | StoreError:
-        """The answer, or why there is none: an error must not end the other request."""
+        """Return the response or the error: an error must not cancel the other request."""
         try:
             return await self._ranges_of.read(name, wanted)
         except StoreError as error:
@@ -147,7 +150,10 @@ def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 async def _side_by_side(requests: Sequence[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
-    """The results in order; the first error cancels the others and is raised."""
+    """Run requests concurrently and return their results in order.
+
+    The first error cancels the others and is raised.
+    """
     if len(requests) == 1:
         return [await requests[0]]
     tasks: list[asyncio.Task[ResultT]] = []

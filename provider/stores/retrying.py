@@ -1,4 +1,4 @@
-"""A store that asks again when the storage was unavailable, where asking again is harmless."""
+"""Store that retries idempotent calls while the storage is unavailable."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
@@ -13,15 +13,16 @@ from provider.options import RetryOptions
 from provider.stores.forwarding import ForwardingStore, Result
 
 _ONCE: Final = frozenset({"create", "register"})
-"""Verbs that only the caller can repeat."""
+"""Verbs that only the caller can retry."""
 
 
 class RetryingStore(ForwardingStore):
-    """Wrap a store; calls that may be repeated are, with exponential back-off and full jitter.
+    """Wrapper that retries idempotent calls, with exponential backoff and full jitter.
 
-    `create` is tried once: only the caller, which knows its nonce, can tell its own object from
-    another's. `register` is tried once: its caller asks again for a newer answer. When tries or
-    time run out, the last `Unavailable` is raised. Cancelling a call also ends its waiting.
+    `create` is tried once: only the caller, which knows its nonce, can distinguish its own object
+    from another one. `register` is tried once: its caller calls again for the present state. After
+    the last attempt or the deadline, the last `Unavailable` is raised. Cancelling a call also ends
+    its pause.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class RetryingStore(ForwardingStore):
         self._rng = rng
         self._options = options or RetryOptions()
         self.retries = 0
-        """Calls that were made again so far, over all verbs."""
+        """Number of retries so far, over all verbs."""
 
     def __repr__(self) -> str:
         return f"<RetryingStore {self.retries} retries: {self.inner!r}>"
@@ -49,7 +50,7 @@ class RetryingStore(ForwardingStore):
         effect: Callable[[], Awaitable[Result]],
         size_bytes: int = 0,
     ) -> Result:
-        """Call again while the store is unavailable and the verb may be repeated."""
+        """Call, and retry while the store is unavailable and the verb may be retried."""
         if verb in _ONCE:
             return await super()._call(verb, names, effect, size_bytes)
         options, started_s = self._options, self._clock.monotonic_s()

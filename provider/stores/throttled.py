@@ -1,4 +1,4 @@
-"""A store that moves at most so many bytes a second each way; the limits may change at any time."""
+"""Store with limits of bytes a second in each direction, which may change at any time."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -10,19 +10,20 @@ from provider.ranges import ByteRange
 from provider.stores.forwarding import ForwardingStore
 
 BURST_S: Final = 1.0
-"""Seconds of the limit that may have been saved up."""
+"""Capacity of the token bucket, in seconds of the limit."""
 LOOK_S: Final = 0.5
-"""Longest wait before the limit is looked at again, in seconds."""
+"""Longest wait before the limit is read again, in seconds."""
 
 
 class TransferLimits:
-    """Bytes a second, each way; 0 is no limit. May be changed at any time, from any thread.
+    """Limits in bytes a second of each direction; 0: no limit.
 
-    Whoever waits for a transfer goes by the new limit within `LOOK_S`.
+    May be changed at any time, from any thread. Waiting transfers follow a new limit within
+    `LOOK_S` seconds.
     """
 
     def __init__(self, upload_bytes_per_s: int = 0, download_bytes_per_s: int = 0) -> None:
-        """Raises ValueError for negative numbers."""
+        """Set both limits. Raise ValueError for negative numbers."""
         self.upload_bytes_per_s = upload_bytes_per_s
         self.download_bytes_per_s = download_bytes_per_s
 
@@ -31,7 +32,7 @@ class TransferLimits:
 
     @property
     def upload_bytes_per_s(self) -> int:
-        """Most bytes a second that are written."""
+        """Most bytes written in a second; 0: no limit."""
         return self._upload
 
     @upload_bytes_per_s.setter
@@ -40,7 +41,7 @@ class TransferLimits:
 
     @property
     def download_bytes_per_s(self) -> int:
-        """Most bytes a second that are read."""
+        """Most bytes read in a second; 0: no limit."""
         return self._download
 
     @download_bytes_per_s.setter
@@ -55,14 +56,14 @@ def _checked(bytes_per_s: int) -> int:
 
 
 class TokenBucket:
-    """Bytes that may move now: some are added each second, and each transfer takes its own.
+    """Token bucket of bytes. Tokens are added each second; each transfer takes its length.
 
-    A transfer goes when anything is left, and may owe the rest: so one that is longer than a
-    second's bytes moves in one piece, and the next one waits. First come, first served.
+    A transfer starts if any token is left, and may overdraw the bucket. A transfer longer than a
+    second's bytes is therefore not split; the next one waits. First come, first served.
     """
 
     def __init__(self, clock: Clock, limit: Callable[[], int]) -> None:
-        """`limit` tells the bytes a second of now; 0: no limit."""
+        """Start with a full bucket. `limit` returns the present bytes a second; 0: no limit."""
         self._clock = clock
         self._limit = limit
         self._turn = asyncio.Lock()
@@ -73,7 +74,7 @@ class TokenBucket:
         return f"<TokenBucket {self._limit()} B/s, {self._left_bytes:.0f} B left>"
 
     async def take(self, size_bytes: int) -> None:
-        """Return when `size_bytes` may move. Cancelling takes nothing."""
+        """Return when `size_bytes` may be transferred. Cancelling takes no tokens."""
         if not self._limit() and not self._turn.locked():
             return
         async with self._turn:
@@ -85,12 +86,12 @@ class TokenBucket:
             self.owe(size_bytes)
 
     def owe(self, size_bytes: int) -> None:
-        """Take bytes that have moved already."""
+        """Take tokens for bytes that were transferred already."""
         if limit := self._limit():
             self._refill(limit)
             self._left_bytes -= size_bytes
         else:
-            self._left_bytes = 0.0  # a limit that comes begins with no debt
+            self._left_bytes = 0.0  # a later limit starts without debt
 
     def _refill(self, limit: int) -> None:
         now_s = self._clock.monotonic_s()
@@ -100,10 +101,10 @@ class TokenBucket:
 
 
 class ThrottledStore(ForwardingStore):
-    """Wrap a store. Costs next to nothing where there are no limits.
+    """Wrapper that applies `TransferLimits`. Nearly free without limits.
 
-    Put it around whatever repeats requests, so that a wait here counts against no deadline: what is
-    repeated is counted once.
+    Wrap it around a store that retries, so that a wait here counts against no deadline. Retried
+    bytes are then counted once.
     """
 
     def __init__(
@@ -114,13 +115,17 @@ class ThrottledStore(ForwardingStore):
         limits: TransferLimits,
         beside: "ThrottledStore | None" = None,
     ) -> None:
-        """`limits` may be shared: each store keeps to them by itself, or together with `beside`."""
+        """Wrap `inner`.
+
+        Several stores may share `limits`, and each applies them separately. A store with `beside`
+        shares the token buckets of that store.
+        """
         super().__init__(inner)
         self._limits = limits
         self.uploads = TokenBucket(clock, lambda: limits.upload_bytes_per_s)
-        """What decides when bytes are written."""
+        """Token bucket of writes."""
         self.downloads = TokenBucket(clock, lambda: limits.download_bytes_per_s)
-        """What decides when bytes are read."""
+        """Token bucket of reads."""
         if beside is not None:
             self.uploads, self.downloads = beside.uploads, beside.downloads
 

@@ -1,4 +1,4 @@
-"""Two stores as one: offloaded objects lie in the second, all others in the first."""
+"""Two stores as one: offloaded objects are in the second store, all others in the first."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -11,13 +11,13 @@ from provider.stores.packed_segments import OFFLOAD_PREFIX
 
 FIRST_STORE: Final = "first"
 SECOND_STORE: Final = "second"
-"""How metrics name the two."""
+"""Labels of the two stores in metrics."""
 
 
 def unknown_second_store(name: str, place: str = "") -> Denied:
-    """What is said of an object of the second store where nobody said where that is.
+    """Return the error for an object of the second store if its place is not configured.
 
-    `place`: where it was, as the tier's journal says; "" if that does not.
+    `place` is its place by the tier's journal; "" if unknown.
     """
     if place:
         reason = f"this was offloaded to a second store: set tieredStoreOffloadPath={place}"
@@ -30,23 +30,24 @@ def unknown_second_store(name: str, place: str = "") -> Denied:
 
 
 class TwoStores:
-    """An `AppendingStore` whose names below `@offload/` lie in another store.
+    """`AppendingStore` whose names below `@offload/` are in another store.
 
-    Requests: those of the store that has the name; `read_many` and `delete` of names in both make
-    those of each, side by side. A listing is of one store: of the second, if its prefix begins
-    with `@offload/`, else of the first. So P4 holds for a prefix that lies in one store.
+    Each call costs the requests of the store that has the name. `read_many` of names in both stores
+    reads them concurrently; `delete` deletes in the first store, then in the second. A listing is
+    of one store: of the second if its prefix begins with `@offload/`, else of the first. So P4
+    holds for a prefix within one store.
 
-    Without a second store each call for such a name is `Denied`, in one sentence that says why.
+    Without a second store, each call for such a name raises `Denied` with the reason.
     """
 
     def __init__(self, first: ObjectStore, second: ObjectStore | None) -> None:
-        """Both stay the caller's to use; `close` closes both."""
+        """Join two stores. The caller may still use both; `close` closes both."""
         self.inner = cast("AppendingStore", first)
-        """The first store."""
+        """First store."""
         self.second = second
-        """None: where it is was not said."""
+        """Second store; None if its place is not configured."""
         self.recorded_place = ""
-        """Where the tier's journal says that the second store is, if somebody has set it here."""
+        """Place of the second store by the tier's journal; "" if unknown."""
 
     def __repr__(self) -> str:
         return f"<TwoStores: {self.inner!r}, {self.second!r}>"
@@ -77,11 +78,11 @@ class TwoStores:
         return [found[number] for number in range(len(wanted))]
 
     async def size(self, name: str) -> int:
-        """The object's length in bytes; `ObjectStore.size`."""
+        """Return the object's length in bytes; `ObjectStore.size`."""
         return await self._of(name).size(name)
 
     async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        """Objects of one of the stores by name; `ObjectStore.list`."""
+        """List objects of one of the stores by name; `ObjectStore.list`."""
         return await self._of(prefix).list(prefix, after=after)
 
     async def delete(self, names: Sequence[str]) -> None:
@@ -105,7 +106,7 @@ class TwoStores:
         return await self.inner.register(name)
 
     async def close(self) -> None:
-        """Close both."""
+        """Close both stores."""
         try:
             await self.inner.close()
         finally:
@@ -113,10 +114,10 @@ class TwoStores:
                 await self.second.close()
 
     def _of(self, name: str) -> ObjectStore:
-        """The store that has an object of that name.
+        """Return the store of a name.
 
         Raises:
-            Denied: it is the second one, and nobody said where that is.
+            Denied: it is the second store, and its place is not configured.
         """
         if not is_offloaded(name):
             return self.inner
@@ -126,7 +127,7 @@ class TwoStores:
 
 
 def is_offloaded(name: str) -> bool:
-    """Whether an object of that name lies in the second store."""
+    """Whether an object of that name is in the second store."""
     return name.startswith(OFFLOAD_PREFIX)
 
 
@@ -136,7 +137,7 @@ _Reads = list[Buffer]
 async def _both(
     one: Coroutine[object, object, _Reads], other: Coroutine[object, object, _Reads]
 ) -> tuple[_Reads, _Reads]:
-    """Both results, or the first error; the other is then cancelled."""
+    """Run both reads concurrently. The first error cancels the other and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one), group.create_task(other)]

@@ -13,34 +13,34 @@ from provider.stores.forwarding import ForwardingStore, Result
 
 PROBE_PREFIX = "@probe/"
 DELETABLE: Final = "deletable"
-"""Name of the object by which deletions are tried: where they are denied, one is left for ever."""
+"""Name of the object that tests deletion. A fixed name: a denied deletion leaves one object."""
 ROUNDS: Final = 3
 TRIES: Final = 3
-"""A promise counts as broken if it is broken in each try."""
+"""Attempts. A promise counts as broken if each attempt finds it broken."""
 RIVALS: Final = 2
-"""Creates of one name at once, in each round."""
+"""Concurrent creates of one name in each round."""
 BODY_BYTES: Final = 4 << 10
-"""Enough that a service that checks first and stores later is seen in between."""
+"""Length of a body: long enough to detect a service that checks first and stores later."""
 
 
 class _Broken(Denied):
-    """The storage seems to break a promise."""
+    """Verdict on a storage that seems to break a promise."""
 
 
 async def probe(store: ObjectStore, *, rng: Random, prefix: str = PROBE_PREFIX) -> int | None:
-    """Prove on throw-away names that the storage keeps the promises that ownership rests on.
+    """Test on temporary names that the storage keeps the promises that ownership relies on.
 
-    Fifteen requests, and as many for each further try where a promise seems to be broken: another
-    owner's upkeep may have deleted what a paused start had created. A call that is interrupted may
-    leave a few small objects under `prefix`, which no reader reads and an owner's upkeep deletes.
+    Costs fifteen requests, and fifteen for each further attempt if a promise seems broken: another
+    owner's upkeep may have deleted the objects of a paused start. An interrupted call may leave a
+    few small objects under `prefix`, which readers ignore and an owner's upkeep deletes.
 
     Returns:
-        The storage's own time, Unix ms: what it says of the object that was created last. None if
-        it does not tell.
+        The storage's own time, Unix ms: the modification time of the last created object. None if
+        the storage does not report it.
 
     Raises:
-        Denied: the storage refuses us, or breaks a promise: do not write to it.
-        Unavailable: try again.
+        Denied: the storage refuses access, or breaks a promise: do not write to it.
+        Unavailable: the storage did not respond; retry.
     """
     for left in reversed(range(TRIES)):
         try:
@@ -70,26 +70,26 @@ async def _probe_once(store: ObjectStore, rng: Random, prefix: str) -> int | Non
 
 
 async def _prove_deletion(store: ObjectStore, name: str) -> None:
-    # Another process may be trying just now, and an earlier one may not have been able to delete.
+    # The object may exist: another process may run the test, or an earlier deletion was denied.
     with suppress(AlreadyExists):
         await store.create(name, [b"tieredstore tries whether it may delete this"])
     await store.delete([name])
 
 
 async def _prove_create(store: ObjectStore, name: str) -> bytes:
-    """Let rivals create one name at once, and return what the winner stored.
+    """Create one name by concurrent rivals, and return the body of the winner.
 
     Raises:
-        Denied: two of them succeeded, or something else is there.
-        Unavailable: none is known to have succeeded, and not because the name was taken.
-        StoreError: as a create failed otherwise.
+        Denied: two rivals succeeded, or the object has another body.
+        Unavailable: no rival is known to have succeeded, and the outcome of one is unknown.
+        StoreError: any other error of a create.
     """
     bodies = [bytes([number]) * BODY_BYTES + name.encode() for number in range(RIVALS)]
 
     async def outcome_of(body: bytes) -> StoreError | None:
         try:
             await store.create(name, [body[:5], body[5:]])
-        except StoreError as error:  # returned: a group that fails loses a cancellation of its own
+        except StoreError as error:  # not raised: a failing group would lose its own cancellation
             return error
         return None
 
@@ -116,12 +116,12 @@ async def _prove_create(store: ObjectStore, name: str) -> bytes:
 async def _prove_reads(
     store: ObjectStore, prefix: str, names: Sequence[str], body: bytes
 ) -> int | None:
-    """Read a range of the last one, which holds `body`, and find all in a listing.
+    """Read a range of the last object, which holds `body`, and list all objects.
 
-    Returns when that one was written by the storage's clock.
+    Returns the write time of the last object by the storage's clock, Unix ms.
 
     Raises:
-        Denied: the range has other bytes, or one is not listed.
+        Denied: the range has other bytes, or an object is not listed.
     """
     start = len(body) // 3
     if bytes(await store.read(names[-1], ByteRange(start, len(body)))) != body[start:]:
@@ -133,24 +133,24 @@ async def _prove_reads(
 
 
 Look = Callable[[ObjectStore], Awaitable[bool]]
-"""Looks at a store, and raises what the calls of one who uses it shall raise.
+"""Verification of a store. Raises the error that calls of the store raise instead of running.
 
-It says whether that was the last look: False if there was nothing to be seen yet.
+Returns True if the store is verified for good, and False if the store had nothing to verify yet.
 """
 
 
 class VerifiedStore(ForwardingStore):
-    """Wrap a store; a call is passed on once a look has ended well.
+    """Wrapper that verifies the identity of a store before its first call.
 
-    A store that did not answer when it was opened may be another one than was meant, too: what it
-    lacks would seem lost, and what it is told to delete would stay where it really lies.
+    A store that did not respond when it was opened may be the wrong one. Its missing objects would
+    then seem lost, and objects to delete would stay in the right store.
     """
 
     def __init__(self, inner: ObjectStore, look: Look, *, prefix: str) -> None:
-        """`prefix`: of the names that are used here.
+        """Wrap `inner`, whose names begin with `prefix`.
 
-        What fails at another name, such as a look for keys, is told of the name that was asked for:
-        by that it is known which store failed.
+        An error at any other name, such as of a read of keys, is reported under the requested name.
+        That name identifies the store that failed.
         """
         super().__init__(inner)
         self._prefix = prefix
@@ -158,26 +158,27 @@ class VerifiedStore(ForwardingStore):
         self._one_looks = asyncio.Lock()
         self._looks = 0
         self._failed: tuple[int, StoreError] | None = None
-        """Which look failed last, and how."""
+        """Number and error of the last failed verification."""
 
     def __repr__(self) -> str:
         return f"<GuardedStore {'seen' if self._look is None else 'not seen yet'}: {self.inner!r}>"
 
     async def look(self) -> None:
-        """Look, unless somebody has seen all that there is to be seen.
+        """Verify the store, unless that is done for good.
 
-        One look at a time: who waits for one that fails, failed with it, so that many calls wait no
-        longer than one.
+        One verification runs at a time. Calls that wait for one that fails raise its error, so many
+        calls wait no longer than one.
 
-        Raises: what the look raises; the next call looks again.
+        Raises:
+            StoreError: as the verification. The next call verifies again.
         """
         begun = self._looks
         async with self._one_looks:
             if self._look is None:
                 return
             if self._failed is not None and self._failed[0] > begun:
-                error = self._failed[1]  # that look began after this call did
-                raise type(error)(*error.args)  # each caller's own: its path may be changed
+                error = self._failed[1]  # that verification began after this call
+                raise type(error)(*error.args)  # a copy for each caller: its path may be changed
             self._looks += 1
             try:
                 if await self._look(self.inner):
@@ -193,7 +194,7 @@ class VerifiedStore(ForwardingStore):
         effect: Callable[[], Awaitable[Result]],
         size_bytes: int = 0,
     ) -> Result:
-        """Look, then call."""
+        """Verify, then call."""
         try:
             if self._look is not None:
                 await self.look()
