@@ -344,7 +344,7 @@ class ColdSide:
             await self.dispatcher.run()
 
     async def report_outages(self, clock: Clock) -> None:
-        """Log the begin and the end of each outage of the tier. Polls once a second. Endless."""
+        """Log the start and the end of each outage of the tier. Polls once a second. Endless."""
         is_out = False
         while True:
             await clock.sleep(OUTAGE_LOOK_S)

@@ -366,7 +366,7 @@ class PluggedStore(ForwardingMessageStore):
 
 
 def tiering_of(context: PluginContext, layers: StoreLayers) -> TieredMessageStore:
-    """The store among the layers that tiers.
+    """Return the store among the layers that tiers.
 
     Raises:
         ConfigError: there is none.
