@@ -193,7 +193,7 @@ def _copy(log: CommitLogFiles, records: _Records, data: NDArray[np.uint8]) -> It
 def _pieces(
     positions: NDArray[np.int64], ends: NDArray[np.int64], file_bytes: int
 ) -> NDArray[np.int64]:
-    """Return the begins of runs of neighbours, and the end.
+    """Return the starts of runs of neighbours, and the end.
 
     One call reads a run or fails as a whole. Neighbours lie in one file and begin in the same
     window of it. Overlapping records are none.

@@ -59,7 +59,7 @@ class Beginnings:
 
 
 class Begin(NamedTuple):
-    """Begin of a queue, as far as is known."""
+    """Start of a queue, as far as is known."""
 
     offset: int
     position: int
@@ -69,7 +69,7 @@ class Begin(NamedTuple):
 def units_before(
     log: CommitLogFiles, begins: Mapping[QueueId, Begin], findings: list[str]
 ) -> dict[QueueId, tuple[int, Units]]:
-    """Return first offset and units of the messages right before each queue's known begin.
+    """Return first offset and units of the messages right before each queue's known start.
 
     Scans every file below those positions (see `units_in` for the cost and for `findings`) without
     reusing earlier reads. Holds 28 bytes for each message that it finds.

@@ -323,7 +323,7 @@ class LoggedQueues:
         return self._topics.refused() | {queue: self._queues[queue].seen() for queue in touched}
 
     def look_anew(self, queues: Collection[QueueId], moment: LookTime) -> dict[QueueId, HotQueue]:
-        """Find the begin of queues again: reads the log below it once more, without stored units.
+        """Find the start of queues again: reads the log below it once more, without stored units.
 
         Costs a scan of the CommitLog's files below the first message of these queues.
 
@@ -499,7 +499,7 @@ class LoggedQueues:
     def _last_place(self, queue: LoggedQueue) -> int:
         """Return the position of the last message before a queue's trouble.
 
-        A later start begins with it. Otherwise that start would take later messages for the begin
+        A later start begins with it. Otherwise that start would take later messages for the start
         of the queue, and the trouble for messages that the broker deleted.
         """
         units = self._units.units(queue.number, queue.end - 1, queue.end)

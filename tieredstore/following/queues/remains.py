@@ -154,7 +154,7 @@ class Remains:
         raise OutOfRange("its topic was deleted, and its record is gone", str(queue), start)
 
     def look_anew(self, queue: QueueId, released: int) -> None:
-        """Find the begin of a remainder again, of which messages below `released` are tiered.
+        """Find the start of a remainder again, of which messages below `released` are tiered.
 
         Raises:
             Unavailable, Denied: a CommitLog file cannot be read.
