@@ -14,6 +14,7 @@ import re
 import socket
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from http import HTTPStatus
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Final, NamedTuple, TypeVar, cast
-from urllib.parse import quote, unquote_plus, urlsplit
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
 from weakref import finalize
 from xml.etree import ElementTree
 
@@ -192,6 +193,8 @@ class BucketLister:
 
     def _exchange(self, query: str, used: list[http.client.HTTPConnection]) -> tuple[int, bytes]:
         headers = self._headers(query)
+        if urlsplit(self._url).scheme == "http":  # else the proxy sees the tunnel's alone
+            headers |= _credentials_for(self._proxy)
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
@@ -249,7 +252,8 @@ class BucketLister:
             return http.client.HTTPConnection(host, port, timeout=timeout_s)
         connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self._tls())
         if self._proxy:
-            connection.set_tunnel(parts.hostname or "", parts.port)
+            headers = _credentials_for(self._proxy)
+            connection.set_tunnel(parts.hostname or "", parts.port, headers)
         return connection
 
     def _tls(self) -> ssl.SSLContext:
@@ -258,6 +262,15 @@ class BucketLister:
             if self._trusted:
                 self._context.load_verify_locations(cadata=self._trusted)
         return self._context
+
+
+def _credentials_for(proxy: str) -> dict[str, str]:
+    """The header that names the user of a proxy's URL; none without one. Pure."""
+    parts = urlsplit(proxy)
+    if parts.username is None:
+        return {}
+    named = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return {"proxy-authorization": f"Basic {b64encode(named.encode()).decode()}"}
 
 
 def parsed(body: bytes) -> Page:
