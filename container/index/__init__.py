@@ -1,1 +1,1 @@
-"""RocketMQ's index files: which messages have a key. Formats, and what is collected for them."""
+"""RocketMQ's index files, which find messages by key: formats, and keys in columns."""

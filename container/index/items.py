@@ -1,4 +1,4 @@
-"""Index items as columns in memory, and their one order in sealed files."""
+"""Index items as columns in memory, and their canonical order in sealed files."""
 
 from collections.abc import Sequence
 
@@ -16,35 +16,35 @@ KEY_ITEM_DTYPE = np.dtype(
         ("size", np.int32),
     ]
 )
-"""One key of one message: 36 bytes. `ordinal` counts the keys of one message; of items that were
-read from a file it is 0, and the time is as exact as the file has it."""
+"""Item of 36 bytes for a key of a message. `ordinal` numbers the keys of a message. In items that
+were read from a file it is 0, and the time has the file's resolution."""
 
 KeyItems = NDArray[np.void]
-"""An array of `KEY_ITEM_DTYPE`."""
+"""Array of `KEY_ITEM_DTYPE`."""
 
 
 ItemPlace = tuple[int, int, int, int]
-"""Where the record of an item lies: queue id, position, size; and its store timestamp."""
+"""Place of an item's record: queue id, position, size, and store timestamp."""
 
 
 def places_in_log(items: KeyItems) -> list[ItemPlace]:
-    """Where the records of items lie. O(items)."""
+    """Places of the records of items. O(items)."""
     names = ("queue_id", "position", "size", "store_timestamp")
     return [*zip(*(items[name].tolist() for name in names), strict=True)]
 
 
 def no_items() -> KeyItems:
-    """None."""
+    """Return an empty array of items."""
     return np.empty(0, KEY_ITEM_DTYPE)
 
 
 def joined(parts: Sequence[KeyItems]) -> KeyItems:
-    """All of them in one array. O(items)."""
+    """Concatenate arrays of items. O(items)."""
     return np.concatenate(parts) if parts else no_items()
 
 
 SECOND_MS = 1_000
-"""How exact the times in a sealed file are."""
+"""Resolution in ms of the times in a sealed file."""
 _SORTED_BITS_MAX = 63
 _HASH_BITS = 31
 
@@ -52,10 +52,10 @@ _HASH_BITS = 31
 def canonical_order(items: KeyItems) -> NDArray[np.int64]:
     """Indices that sort items by second of storing, topic id, queue id, offset and key hash.
 
-    All of it stands in a sealed file, so that the same messages give the same file whoever builds
-    it, and from whatever smaller files. Positions stand for queue offsets: in the log of one queue
-    they ascend together. O(n log n): some 0.05 us an item where those of each queue are in order
-    (as they are collected), else 0.2 us.
+    All of these are in a sealed file. So the same messages give the same file, whichever process
+    builds it, and from any smaller files. Positions replace queue offsets: in the log of one queue
+    both ascend together. O(n log n): some 0.05 us an item if those of each queue are in order (as
+    they are collected), else 0.2 us.
     """
     nearly = _order_of_collected(items)
     if nearly is not None:
@@ -66,10 +66,10 @@ def canonical_order(items: KeyItems) -> NDArray[np.int64]:
 
 
 def _order_of_collected(items: KeyItems) -> NDArray[np.int64] | None:
-    """The same by sorting single numbers, which is faster; None where that is not possible.
+    """As `canonical_order`, by a faster sort of single numbers. None if that is not possible.
 
-    That is: second, topic, queue and index do not fit into one number, or those of a queue and a
-    second do not ascend by position.
+    It is not possible if second, topic, queue and index do not fit into one number, or if the items
+    of a queue and a second do not ascend by position.
     """
     if not len(items):
         return None
@@ -83,15 +83,15 @@ def _order_of_collected(items: KeyItems) -> NDArray[np.int64] | None:
     for column, width in zip(columns, bits, strict=True):
         packed <<= width
         packed |= column
-    del seconds, columns  # each is 8 bytes an item, and there may be millions of them
-    packed.sort(kind="stable")  # far faster than the default where they are nearly in order
+    del seconds, columns  # each is 8 bytes an item, and there may be millions of items
+    packed.sort(kind="stable")  # far faster than the default on nearly sorted numbers
     order = packed & ((1 << bits[-1]) - 1)
     places, positions = packed >> bits[-1], items["position"][order]
     del packed
     same = places[1:] == places[:-1]
     if (same & (positions[1:] < positions[:-1])).any():
         return None
-    # Now the keys of each message by their hashes.
+    # Now sort the keys of each message by their hashes.
     begins = ~(same & (positions[1:] == positions[:-1]))
     del places, positions, same
     messages = np.zeros(len(items), np.int64)
@@ -102,10 +102,10 @@ def _order_of_collected(items: KeyItems) -> NDArray[np.int64] | None:
 
 
 def places_of(items: NDArray[np.void]) -> NDArray[np.int64]:
-    """One number for topic and queue of each item; they sort as both do."""
+    """Number that orders items by topic and queue."""
     return items["topic_id"].astype(np.int64) << 32 | items["queue_id"].astype(np.int64)
 
 
 def place_of(topic_id: int, queue_id: int) -> int:
-    """The same number for a queue."""
+    """Number of `places_of` for one queue."""
     return topic_id << 32 | queue_id

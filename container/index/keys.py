@@ -1,4 +1,4 @@
-"""Hashed keys of many messages at once, columnwise where their properties are alike."""
+"""Hashed keys of many messages at once, in columns if their properties have the same form."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -25,11 +25,11 @@ from container.record.properties import (
 )
 
 _ALIKE_CELLS_MAX = 1 << 18
-"""Characters that are looked at once: they and what is made of them stay in the cache."""
+"""Characters processed at once, so that they and all derived arrays fit into the cache."""
 _ALIKE_MIN = 8
-"""Fewer messages of one length are not worth being looked at together."""
+"""Minimum of messages of one length for processing in columns."""
 _POWERS_KEPT_MAX = 64
-"""Lengths of keys that are remembered: at most 128 KiB each, mostly some 100 bytes."""
+"""Cached lengths of keys, at most 128 KiB each, mostly some 100 bytes."""
 _LOW_END = ord(KEY_SEPARATOR) + 1
 _ASCII_END = 0x80
 _FACTOR = 31
@@ -39,18 +39,18 @@ assert all(ord(one) < _LOW_END for one in (NAME_END, PAIR_END)), "separators are
 
 
 class AlikeKeys(NamedTuple):
-    """Low 32 bits of the hashes of the keys of some messages, all of which have as many."""
+    """Low 32 bits of the key hashes of messages with the same number of keys."""
 
     rows: NDArray[np.int64]
-    """The messages."""
+    """Indices of the messages."""
     hashes: NDArray[np.uint32]
-    """A row a message, a column a key, in order of ordinal."""
+    """Row per message, column per key in order of ordinal."""
 
 
 def keys_of_alike(
     data: NDArray[np.uint8], properties: Spans, prefix: str
 ) -> tuple[list[AlikeKeys], NDArray[np.int64]]:
-    """The keys of messages that look alike, and which messages are to be looked at otherwise.
+    """Hash the keys of messages of the same form. Also return the indices of all others.
 
     Keys of one message differ, and are ASCII. Some 0.15 us a message with two keys, and 80 us for
     each length that properties have. `prefix` is hashed before each key.
@@ -80,7 +80,7 @@ def keys_of_alike(
 
 
 def _alike_hashes(cells: NDArray[np.uint8], before: int) -> NDArray[np.uint32] | None:
-    """Hashes of the keys of messages of one length; None if they do not look alike."""
+    """Hash the keys of messages of one length. None if they differ in form."""
     first = cells[0]
     low = cells < _LOW_END
     if cells.max() >= _ASCII_END or (low != low[0]).any():
@@ -100,12 +100,12 @@ def _alike_hashes(cells: NDArray[np.uint8], before: int) -> NDArray[np.uint32] |
         sums = np.einsum("ij,j->i", cells[:, start:end], powers)
         np.add(sums, np.uint32(head), out=hashes[:, column])
         if any((hashes[:, column] == hashes[:, other]).any() for other in range(column)):
-            return None  # perhaps one key twice
+            return None  # possibly a repeated key
     return hashes
 
 
 def _names(raw: bytes) -> Iterator[tuple[int, int]]:
-    """Where the names of properties lie."""
+    """Positions of the names of properties."""
     at = 0
     for piece in raw.split(_ALIKE_PAIR_END):
         name, mark, _ = piece.partition(_NAME_END)
@@ -115,7 +115,7 @@ def _names(raw: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _key_spans(raw: bytes) -> Iterator[tuple[int, int]]:
-    """Where the keys of a message lie: of UNIQ_KEY, then of KEYS, of each the last that counts."""
+    """Positions of a message's keys: UNIQ_KEY, then KEYS. The last non-empty values count."""
     values: dict[bytes, tuple[int, bytes]] = {}
     at = 0
     for piece in raw.split(_ALIKE_PAIR_END):
@@ -135,7 +135,7 @@ def _key_spans(raw: bytes) -> Iterator[tuple[int, int]]:
 
 @lru_cache(maxsize=_POWERS_KEPT_MAX)
 def powers_of_factor(length: int) -> NDArray[np.uint32]:
-    """What each of `length` characters is multiplied by. Shared: not to be changed."""
+    """Factors of the characters of a text in its hash. Shared: do not modify."""
     powers = np.full(length, _FACTOR, np.uint32)
     powers[-1:] = 1
     found = np.cumprod(powers[::-1], dtype=np.uint32)[::-1].copy()
@@ -149,49 +149,50 @@ _BLANK_BYTE = ord(" ")
 _KEYS_BEGIN = f"{KEYS}{NAME_END}".encode()
 _UNIQ_BEGIN = f"{UNIQ_KEY}{NAME_END}".encode()
 _CELLS_MAX = 1 << 18
-"""Characters that are hashed at once: some MiB of memory."""
+"""Characters hashed at once: some MiB of memory."""
 FEW_MESSAGES = 16
-"""Fewer messages are looked at one by one, some 5 us each: the columns cost 150 us at least."""
+"""Below this number, messages are processed one by one, at some 5 us each. Columns cost at least
+150 us."""
 _INT32_SIGN = 0x8000_0000
 
 
 def index_key(topic: str, key: str) -> str:
-    """The text that is hashed for a key of a message."""
+    """Text to hash for a key of a message."""
     return f"{topic}#{key}"
 
 
 class MessageKeys(NamedTuple):
-    """Keys of a run of messages, hashed; one row a key, in order of message and ordinal."""
+    """Hashed keys of consecutive messages. One row per key, in order of message and ordinal."""
 
     messages: NDArray[np.int64]
-    """Which message of the run has it."""
+    """Index of the key's message."""
     ordinals: NDArray[np.int64]
-    """Which of the message's keys it is."""
+    """Number of the key in its message."""
     hashes: NDArray[np.int64]
     """Hash of `topic#key`, not negative."""
 
 
 class OwnedSpans(NamedTuple):
-    """Places of values, keys or whole properties, in their order."""
+    """Positions of values, keys or whole properties, in order."""
 
     owners: NDArray[np.int64]
-    """Which message has each."""
+    """Index of each one's message."""
     spans: Spans
 
 
 def keys_of_records(
     data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], *, topic: str
 ) -> MessageKeys:
-    """The keys of whole, verified records of one topic: UNIQ_KEY, then the pieces of KEYS.
+    """Hash the keys of whole, verified records of one topic: UNIQ_KEY, then the pieces of KEYS.
 
-    Some 0.15 us a message and 0.05 us a key where properties look alike (`keys.py`), else
-    0.3 and 0.15; few messages, see `FEW_MESSAGES`. Thread-safe.
+    Some 0.15 us a message and 0.05 us a key if properties have the same form, else 0.3 and 0.15 us.
+    For few messages see `FEW_MESSAGES`. Thread-safe.
 
     Args:
         data: has a record of `sizes[i]` bytes at `starts[i]`.
         starts: first byte of each record.
         sizes: length of each record in bytes.
-        topic: that of all of them.
+        topic: topic of all records.
 
     Raises:
         Corrupt: a record contradicts the format.
@@ -223,9 +224,9 @@ def keys_of_records(
 
 
 def _of_any(view: memoryview, properties: Spans, topic: str) -> MessageKeys:
-    """The keys of messages whose properties lie in `view`, however they look."""
+    """Hash the keys of messages with properties of any form in `view`."""
     pieces = [view[a:b] for a, b in pairs(properties)]
-    # One run of pairs; the padding lets a name be compared at its very end.
+    # The pairs as one text. The padding allows a name comparison at its end.
     joined = _PAIR_END.join([*pieces, bytes(len(_UNIQ_BEGIN))])
     text = as_bytes(joined)
     lengths = properties.ends - properties.starts + 1
@@ -242,9 +243,9 @@ def _of_any(view: memoryview, properties: Spans, topic: str) -> MessageKeys:
 def keys_of_values(
     text: NDArray[np.uint8], unique: OwnedSpans, users: OwnedSpans, *, topic: str
 ) -> MessageKeys:
-    """The keys that stand in values of the properties UNIQ_KEY and KEYS, places in `text`.
+    """Hash the keys in values of UNIQ_KEY and KEYS, given by their positions in `text`.
 
-    As `keys_of_records`, where the values were found before; 0.15 us a key.
+    As `keys_of_records`, for values that were found before. 0.15 us a key.
     """
     keys = _ordered(unique, _split_at_blanks(text, users))
     hashes = _hashes(text, keys.spans, topic)
@@ -261,12 +262,12 @@ def items_of_records(
     positions: NDArray[np.int64],
     store_timestamps: NDArray[np.int64],
 ) -> KeyItems:
-    """The index items of records that lie at `positions` of their tier log; topic ids are 0.
+    """Index items of records at `positions` of their tier log. Topic ids are 0.
 
     Costs and errors as `keys_of_records`.
     """
     keys = keys_of_records(data, starts, sizes, topic=topic)
-    if len(starts) < FEW_MESSAGES:  # one array in place of a column for each field
+    if len(starts) < FEW_MESSAGES:  # one array is faster than a column for each field
         columns = (one.tolist() for one in (positions, store_timestamps, sizes))
         of_message: list[tuple[int, ...]] = list(zip(*columns, strict=True))
         rows: Iterable[tuple[int, ...]] = zip(*(one.tolist() for one in keys), strict=True)
@@ -287,7 +288,7 @@ def items_of_keys(
     positions: NDArray[np.int64],
     store_timestamps: NDArray[np.int64],
 ) -> KeyItems:
-    """The index items of keys that were found, of records of these sizes; topic ids are 0."""
+    """Index items of found keys, for records of these sizes. Topic ids are 0."""
     items = np.empty(len(keys.messages), KEY_ITEM_DTYPE)
     items["key_hash"] = keys.hashes
     items["topic_id"] = 0
@@ -305,7 +306,7 @@ def has_key(message: StoredMessage, key: str) -> bool:
 
 
 def pairs(spans: Spans) -> "zip[tuple[int, int]]":
-    """First byte and end of each span, as Python numbers."""
+    """Begin and end of each span, as Python numbers."""
     return zip(spans.starts.tolist(), spans.ends.tolist(), strict=True)
 
 
@@ -324,7 +325,7 @@ def _one_by_one(
 def _properties_of(
     data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> Spans:
-    """Where the properties of each record lie; fast where all records have one shape."""
+    """Positions of the properties of each record. Fast if all records have one shape."""
     if len(starts):
         first = data[int(starts[0]) : int(starts[0] + sizes[0])]
         shape = StoredMessage.decode(first.data, path="", position=0).shape
@@ -335,7 +336,7 @@ def _properties_of(
 
 
 def _values_of(text: NDArray[np.uint8], found: OwnedSpans, name: bytes, count: int) -> OwnedSpans:
-    """The values of one property: of several in a message the last that is not empty counts."""
+    """Values of one property. Of several in a message, the last non-empty one counts."""
     starts, ends = found.spans
     mine = values_at(text, f"V{len(name)}", starts).view(f"S{len(name)}") == name
     mine &= ends - starts > len(name)
@@ -347,7 +348,7 @@ def _values_of(text: NDArray[np.uint8], found: OwnedSpans, name: bytes, count: i
 
 
 def _split_at_blanks(text: NDArray[np.uint8], values: OwnedSpans) -> OwnedSpans:
-    """The pieces of values between blanks, without empty ones."""
+    """Split values at blanks, without empty pieces."""
     blanks = np.flatnonzero(text == _BLANK_BYTE)
     within = np.searchsorted(values.spans.starts, blanks, side="right") - 1
     if not len(values.owners) or not len(blanks):
@@ -362,7 +363,7 @@ def _split_at_blanks(text: NDArray[np.uint8], values: OwnedSpans) -> OwnedSpans:
 
 
 def _ordered(unique: OwnedSpans, users: OwnedSpans) -> OwnedSpans:
-    """Both kinds in order of message, the unique key first."""
+    """Merge both kinds in order of message, the unique key first."""
     owners = np.concatenate((unique.owners, users.owners))
     order = np.argsort(owners, kind="stable")
     starts = np.concatenate((unique.spans.starts, users.spans.starts))
@@ -371,7 +372,7 @@ def _ordered(unique: OwnedSpans, users: OwnedSpans) -> OwnedSpans:
 
 
 def _hashes(text: NDArray[np.uint8], spans: Spans, topic: str) -> NDArray[np.int64]:
-    """Hash of each key behind its topic, not negative."""
+    """Hash of each key after its topic, not negative."""
     prefix = index_key(topic, "")
     lengths = spans.ends - spans.starts
     found = np.empty(len(lengths), np.int64)
@@ -392,7 +393,7 @@ def _hashes(text: NDArray[np.uint8], spans: Spans, topic: str) -> NDArray[np.int
 
 
 def _unsigned(low_bits: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """`java_hash.unsigned` of many."""
+    """`java_hash.unsigned` for an array."""
     found = np.abs(low_bits.view(np.int32).astype(np.int64))
     found[found == _INT32_SIGN] = 0
     return found
@@ -405,7 +406,7 @@ def _decoded(text: NDArray[np.uint8], spans: Spans, row: int) -> str:
 def _without_repeats(
     text: NDArray[np.uint8], keys: OwnedSpans, hashes: NDArray[np.int64]
 ) -> MessageKeys:
-    """Each key of a message once, numbered."""
+    """Remove repeated keys of each message, and number the rest."""
     owners = keys.owners
     again = _may_repeat(owners, hashes)
     if len(again):
@@ -421,6 +422,6 @@ def _without_repeats(
 
 
 def _may_repeat(owners: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Messages in which two keys have one hash."""
+    """Messages with two keys of the same hash."""
     marked = np.sort(owners << 31 | hashes)
     return np.unique(marked[1:][marked[1:] == marked[:-1]] >> 31)

@@ -1,8 +1,8 @@
-"""Where the fields of index files lie: every size and magic number of them, once.
+"""Layout of index files: all sizes and magic numbers, declared here.
 
-A file finds messages by the hash of `topic#key`. Its header is followed by slots, and those by
-items: an item belongs to the slot `key hash mod slots`. RocketMQ appends to an open file, in which
-the items of a slot are chained, and makes a sealed one of it, in which they lie together.
+A file finds messages by the hash of `topic#key`. The header is followed by slots, then by items. An
+item belongs to the slot `key hash mod slots`. RocketMQ appends to an open file, in which the items
+of a slot are chained. It converts it to a sealed file, in which they are contiguous.
 """
 
 from dataclasses import astuple, dataclass
@@ -15,14 +15,14 @@ from provider.errors import Corrupt
 from provider.object_store import Buffer
 
 BEGIN_MAGIC = 0xBCC5_0289
-"""Of an open file with room left; at the end of a sealed one of RocketMQ 5.1."""
+"""Magic of an open file with room left, and at the end of a sealed file of RocketMQ 5.1."""
 END_MAGIC = 0xBCC5_0285
-"""Of a sealed file, and of an open one without room."""
+"""Magic of a sealed file, and of an open one without room."""
 
 SLOT_DTYPE = np.dtype([("position", ">i4"), ("length", ">i4")])
-"""A slot of a sealed file."""
+"""Slot of a sealed file."""
 OPEN_SLOT_DTYPE = np.dtype([("newest", ">i4"), ("unused", ">i4")])
-"""A slot of an open file."""
+"""Slot of an open file."""
 ITEM_DTYPE = np.dtype(
     [
         ("key_hash", ">i4"),
@@ -33,39 +33,39 @@ ITEM_DTYPE = np.dtype(
         ("seconds", ">i4"),
     ]
 )
-"""An item of a sealed file."""
+"""Item of a sealed file."""
 OPEN_ITEM_DTYPE = np.dtype([*ITEM_DTYPE.descr, ("previous", ">i4")])
-"""An item of an open file."""
+"""Item of an open file."""
 
 FILE_BYTES_MAX = (1 << 31) - 1
-"""Slots hold places in the file as signed 32-bit numbers."""
+"""Limit of a file's length: slots hold positions as signed 32-bit numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexHeader:
-    """How an index file begins."""
+    """Header of an index file."""
 
     magic: int
-    """0xBCC50285 of a sealed file, or one without room; 0xBCC50289 of an open one."""
+    """0xBCC50285 in a sealed file, or one without room; 0xBCC50289 in an open one."""
     begin_timestamp: int
-    """Ours: smallest store timestamp in it, or a little less. Java's: when the file was made."""
+    """Ours: smallest store timestamp, or a little less. Java's: creation time of the file."""
     end_timestamp: int
-    """Largest store timestamp in it, Unix ms; 0 of a file without items."""
+    """Largest store timestamp in it, Unix ms. 0 in a file without items."""
     used_slots: int
-    """Slots that have items; of a sealed file of RocketMQ 5.1, all slots."""
+    """Slots that have items. In a sealed file of RocketMQ 5.1: all slots."""
     items: int
-    """How many items it holds."""
+    """Number of items."""
 
     LAYOUT: ClassVar[Struct] = Struct(">Iqqii")
     SIZE: ClassVar[int] = 28
 
     def encode(self) -> bytes:
-        """The header's 28 bytes."""
+        """Return the header's 28 bytes."""
         return self.LAYOUT.pack(*astuple(self))
 
     @classmethod
     def decode(cls, raw: Buffer, *, path: str) -> Self:
-        """Read the header at the beginning of `raw`.
+        """Decode the header at the beginning of `raw`.
 
         Raises:
             Corrupt: `raw` is shorter, or begins with another magic number, or a count is negative.
@@ -82,12 +82,12 @@ class IndexHeader:
 
 @dataclass(frozen=True, slots=True)
 class IndexSlot:
-    """Where a sealed file has the items of one slot."""
+    """Place of a slot's items in a sealed file."""
 
     position: int
-    """First byte of the slot's items in the file; where they would begin if there are none."""
+    """First byte of the slot's items in the file, also if there are none."""
     length: int
-    """Bytes of its items."""
+    """Length of its items in bytes."""
 
     LAYOUT: ClassVar[Struct] = Struct(">ii")
     SIZE: ClassVar[int] = 8
@@ -95,20 +95,20 @@ class IndexSlot:
 
 @dataclass(frozen=True, slots=True)
 class IndexItem:
-    """One key of one message, as a sealed file has it."""
+    """Key of a message in a sealed file."""
 
     key_hash: int
     """Hash of `topic#key`, never negative."""
     topic_id: int
-    """The topic's number in the tier's metadata."""
+    """Id of the topic in the tier's metadata."""
     queue_id: int
-    """The queue of the topic."""
+    """Number of the queue in its topic."""
     position: int
     """First byte of the record in the queue's tier CommitLog."""
     size: int
     """Length of the record in bytes."""
     seconds: int
-    """Store timestamp: seconds behind the header's begin, cut to whole ones towards 0."""
+    """Store timestamp: seconds since the header's begin, rounded towards 0."""
 
     LAYOUT: ClassVar[Struct] = Struct(">iiiqii")
     SIZE: ClassVar[int] = 28
@@ -116,10 +116,10 @@ class IndexItem:
 
 @dataclass(frozen=True, slots=True)
 class OpenIndexItem(IndexItem):
-    """One key of one message, as an open file has it."""
+    """Key of a message in an open file."""
 
     previous: int
-    """Number of the item before it in the chain of its slot; 0 if there is none (5.1: -1)."""
+    """Number of the previous item in the chain of its slot. 0 if there is none (5.1: -1)."""
 
     LAYOUT: ClassVar[Struct] = Struct(">iiiqiii")
     SIZE: ClassVar[int] = 32

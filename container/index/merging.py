@@ -1,7 +1,7 @@
-"""Several sealed files become one: the bytes that it would have had from the first.
+"""Merge of sealed index files to one, with the bytes that it would have had from the start.
 
-The time of an item is as exact as a file has it, and all files of ours cut it at whole seconds
-(`fitting_begin`), so nothing is lost from one file to the next.
+The time of an item has the file's resolution. All files of ours round times at whole seconds
+(`fitting_begin`), so a merge loses nothing.
 """
 
 from collections.abc import Sequence
@@ -31,22 +31,22 @@ from container.index.sealed import (
 from provider.object_store import Buffer
 
 PIECE_ITEMS = 131_072
-"""Items that are put in order together, unless one slot has more."""
+"""Items that are sorted together, unless one slot has more."""
 RANGES_MAX = 64
-"""Parts of a file that are looked up for one piece; more cost more than the whole file."""
+"""Parts of a file that are read for one piece. More would cost more than the whole file."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedPart:
-    """A sealed file that goes into a larger one, and which of its items go with it."""
+    """Sealed file to merge, with a selection of its items."""
 
     path: str
     raw: Buffer
-    """The whole file."""
+    """Contents of the whole file."""
     places: NDArray[np.int64]
-    """The queues whose items stay (`place_of`), ascending."""
+    """Queues whose items are kept (`place_of`), ascending."""
     first_bytes: NDArray[np.int64]
-    """Of each, the first byte of its log; items of messages before it are left out."""
+    """First byte of each queue's log. Items of earlier messages are dropped."""
 
 
 def merge_sealed(
@@ -56,21 +56,21 @@ def merge_sealed(
     begin_timestamp: int | None = None,
     newest_first: bool = False,
 ) -> NDArray[np.uint8]:
-    """The sealed file of all items of these that stay, in canonical order.
+    """Build the sealed file of all kept items of the parts, in canonical order.
 
-    The same bytes as `seal_index` gives for the same items, where all begins are whole seconds.
-    Some 0.5 us an item. Holds the parts, the file, some 32 bytes an item, and `PIECE_ITEMS` times
-    80 bytes, or as much for all items of a slot that has more. Pure, thread-safe.
+    Returns the same bytes as `seal_index` for the same items, if all begins are whole seconds. Some
+    0.5 us an item. Holds the parts, the file, some 32 bytes an item, and `PIECE_ITEMS` times 80
+    bytes, or as much for all items of a larger slot. Pure, thread-safe.
 
     Args:
-        parts: files of ours; their checksums are compared already.
-        slots: how many slots the file gets; None: as many as fit.
-        begin_timestamp: what times count from; None: the smallest begin.
-        newest_first: the other way round inside each slot, as RocketMQ has it.
+        parts: files of ours, with verified checksums.
+        slots: number of slots of the file. None: chosen by the number of items.
+        begin_timestamp: origin of the times. None: the smallest begin.
+        newest_first: reverse the order inside each slot, as RocketMQ does.
 
     Raises:
         Corrupt: a part contradicts the format.
-        ValueError: so many items and slots do not fit into a file.
+        ValueError: this number of items and slots does not fit into a file.
     """
     opened = [_Opened.of(part) for part in parts]
     total = sum(one.items for one in opened)
@@ -112,15 +112,15 @@ def merge_sealed(
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A part, compared with the format, and where it has what."""
+    """Validated part, with the positions of its items."""
 
     index: SealedIndex
     rows: NDArray[np.void]
-    """`ITEM_DTYPE`, as they lie in the file."""
+    """`ITEM_DTYPE`, in the order of the file."""
     firsts: NDArray[np.int64]
-    """Of each slot, its first row; and how many rows there are."""
+    """First row of each slot, and the number of rows at the end."""
     stays: NDArray[np.bool_] | None
-    """Whether each row goes into the larger file; None: all do."""
+    """Whether each row is kept. None: all are."""
 
     @classmethod
     def of(cls, part: MergedPart) -> Self:
@@ -130,11 +130,11 @@ class _Opened:
 
     @property
     def items(self) -> int:
-        """How many rows stay."""
+        """Number of kept rows."""
         return len(self.rows) if self.stays is None else int(np.count_nonzero(self.stays))
 
     def rows_of(self, start: int, end: int, slots: int, begin: int) -> NDArray[np.void]:
-        """A copy of the rows that slots `[start, end)` of the larger file get, times from `begin`.
+        """Copy the rows for slots `[start, end)` of the larger file, with times from `begin`.
 
         Keys of one slot in a file of 2**n slots are in few slots of any other such file.
         """
@@ -153,7 +153,7 @@ class _Opened:
         return rows
 
     def _slots_of(self, start: int, end: int, slots: int) -> list[tuple[int, int]]:
-        """The slots of this file that may have keys of slots `[start, end)` out of `slots`."""
+        """Slots of this file that may have keys of slots `[start, end)` out of `slots`."""
         mine, count = self.index.slots, end - start
         if slots % mine == 0 and count < mine:
             low = start % mine
@@ -165,7 +165,7 @@ class _Opened:
 
 
 def _stays(rows: NDArray[np.void], part: MergedPart) -> NDArray[np.bool_] | None:
-    """Which rows are of a queue that stays, and of a message that is still there."""
+    """Rows of kept queues whose messages still exist."""
     found = np.zeros(len(rows), bool)
     for at in range(0, len(rows) if len(part.places) else 0, PIECE_ITEMS):
         some = rows[at : at + PIECE_ITEMS]

@@ -1,4 +1,4 @@
-"""The open index file of a Java broker: read, never written."""
+"""The open index file of a Java broker. Read-only."""
 
 from dataclasses import dataclass
 
@@ -19,34 +19,35 @@ from provider.errors import Corrupt
 from provider.object_store import Buffer
 
 EXTRA_BYTES_51 = 16
-"""RocketMQ 5.1 makes its files longer by a header of 40 bytes, of which it uses 28, and 4 bytes."""
+"""Extra length of files of RocketMQ 5.1, in bytes: a header of 40 bytes with 28 in use, and 4
+bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenIndex:
-    """An open file, in which a broker may be writing: what its header says counts."""
+    """Open file, to which a broker may be writing. The counts in its header are valid."""
 
     path: str
     header: IndexHeader
     lowest: int
-    """Number of the first item: 1; 0 in files of RocketMQ 5.1."""
+    """Number of the first item: 1, or 0 in files of RocketMQ 5.1."""
     heads: NDArray[np.int32]
-    """Of each slot, the number of its newest item; `lowest - 1` for none. As it lies on disk."""
+    """Number of the newest item of each slot, `lowest - 1` for none. As on disk."""
     rows: NDArray[np.void]
-    """`OPEN_ITEM_DTYPE`: the items by number, and the unused places around them."""
+    """`OPEN_ITEM_DTYPE`: items by number, and the unused places around them."""
 
     @classmethod
     def of(cls, raw: Buffer, *, slots: int, path: str) -> "OpenIndex":
-        """How the whole file `raw`, perhaps a mapped one, is laid out. O(1), reads the header.
+        """Locate the parts of the whole file `raw`, which may be mapped. O(1), reads the header.
 
         Args:
             raw: the whole file.
-            slots: how many it has (`tieredStoreIndexFileMaxHashSlotNum` of the broker), which
-                nothing in the file says.
-            path: its name.
+            slots: number of slots (`tieredStoreIndexFileMaxHashSlotNum` of the broker), which is
+                not recorded in the file.
+            path: name of the file.
 
         Raises:
-            Corrupt: it is no open index file with so many slots.
+            Corrupt: it is no open index file with this number of slots.
         """
         header = IndexHeader.decode(raw, path=path)
         first = IndexHeader.SIZE + slots * SLOT_DTYPE.itemsize
@@ -64,10 +65,10 @@ class OpenIndex:
         return cls(path, header, lowest, heads, rows)
 
     def chain(self, key_hash: int, *, items_max: int) -> KeyItems:
-        """The items of a hash, newest first, of the newest `items_max` of its slot.
+        """Items of a hash, newest first, among the newest `items_max` of its slot.
 
         Raises:
-            Corrupt: the chain of the slot leads to an item that cannot be.
+            Corrupt: the chain of the slot leads to an impossible item.
         """
         slot = key_hash % len(self.heads)
         number, above = int(self.heads[slot]), self.header.items + self.lowest
@@ -85,10 +86,10 @@ class OpenIndex:
         return items[items["key_hash"] == key_hash]
 
     def items(self) -> KeyItems:
-        """All items, oldest first, and every chain compared. O(bytes).
+        """All items, oldest first. Verifies every chain. O(bytes).
 
         Raises:
-            Corrupt: a slot or an item cannot be; position names the first.
+            Corrupt: a slot or an item is impossible. The position is that of the first.
         """
         end = self.header.items + self.lowest
         numbers = np.arange(self.lowest, end)
@@ -109,7 +110,7 @@ class OpenIndex:
     def _native(self, rows: NDArray[np.void]) -> KeyItems:
         tick_ms = SECOND_MS if self.lowest else 1
         items = native_items(rows, self.header.begin_timestamp, tick_ms)
-        np.maximum(items["key_hash"], 0, out=items["key_hash"])  # Java's, of MIN_VALUE
+        np.maximum(items["key_hash"], 0, out=items["key_hash"])  # Java's result for MIN_VALUE
         return items
 
     def _impossible(self, number: int) -> Corrupt:

@@ -1,4 +1,4 @@
-"""Limits of the index of messages by key, with the defaults."""
+"""Limits of the index of messages by key, with their defaults."""
 
 from dataclasses import dataclass
 
@@ -6,36 +6,36 @@ from container.index.items import KEY_ITEM_DTYPE
 
 MIB = 1 << 20
 BUILDING_ITEM_BYTES = 200
-"""Copies in order, sort keys and the file, while it is made of items in memory or of files."""
+"""Memory per item while a file is built from memory or files: sorted copies, sort keys and the
+file."""
 INLINE_ITEMS_MAX = 16_384
-"""Files of more items are built in a thread: longer than some 10 ms."""
+"""Files with more items are built in a thread, as they take longer than some 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """When the keys that were collected are sealed into a file, and what may be read for them."""
+    """Triggers for sealing collected keys into a file, and limits of reads for it."""
 
     items_max: int = 500_000
-    """Items of one file (`tieredStoreIndexFileMaxIndexNum`); one commit may add to it."""
+    """Items of one file (`tieredStoreIndexFileMaxIndexNum`). One commit may exceed it."""
     covered_bytes_max: int = 1024 * MIB
-    """Records whose keys are in no file, in bytes: a restart reads so many again."""
+    """Limit of records whose keys are in no file, in bytes. A restart reads them again."""
     age_s_max: float = 10_800.0
-    """A file is sealed when its first item was collected so long ago
-    (`tieredStoreIndexFileRollingIdleInterval`), in seconds."""
+    """Age of its first item at which a file is sealed (`tieredStoreIndexFileRollingIdleInterval`),
+    in seconds."""
     finish_items_min: int = 65_536
-    """A clean end seals a file only with so many items ..."""
+    """A clean end seals a file with at least this many items ..."""
     finish_bytes_min: int = 64 * MIB
-    """... or of records of so many bytes; less is faster read again than kept."""
+    """... or this many bytes of records. Fewer are faster to read again than to keep."""
     catch_up_bytes_max: int = 256 * MIB
-    """Records whose keys are not known that one run of upkeep reads, in bytes."""
+    """Limit of records that one run of upkeep reads for unknown keys, in bytes."""
     merged_items_max: int = 1 << 20
-    """Items of a file that smaller ones are merged into
-    (`tieredStoreIndexFileMergedMaxIndexNum`)."""
+    """Items of a merged file (`tieredStoreIndexFileMergedMaxIndexNum`)."""
     merge_growth: float = 4.0
-    """A file is merged when the new one has so many times its items."""
+    """A file is merged if the new one has this multiple of its items."""
 
     @property
     def memory_bytes_max(self) -> int:
-        """Items collected, items being sealed, and what building one file takes, new or merged."""
+        """Bytes of collected items, items being sealed, and the build of one file."""
         collected = self.items_max * 2 * KEY_ITEM_DTYPE.itemsize
         return collected + max(self.items_max, self.merged_items_max) * BUILDING_ITEM_BYTES

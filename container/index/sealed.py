@@ -1,4 +1,4 @@
-"""The sealed index file: built in one order, read a slot at a time or whole."""
+"""The sealed index file: built in canonical order, read by slot or as a whole."""
 
 from dataclasses import dataclass
 
@@ -30,44 +30,44 @@ from provider.ranges import ByteRange
 
 MAGIC_BYTES = 4
 FEW_ITEMS = 64
-"""So many items of a slot are looked at one by one: columns cost some 30 us at least."""
+"""Up to this number, items of a slot are decoded one by one: columns cost at least some 30 us."""
 AT_ONCE_ITEMS = 1 << 14
-"""So many items are put into a file at once: few enough for the processor's cache. They are taken
+"""Items that are copied into a file at once: few enough for the processor's cache. They are copied
 as records, 40 times faster than with `[]`."""
 INT32_MAX = (1 << 31) - 1
 _INT32_MIN = -(1 << 31)
 
 
 def fitting_slots(items: int) -> int:
-    """The number of slots for so many items: the next power of two.
+    """Number of slots for a number of items: the next power of two.
 
-    So a file with few of them is small, a query finds two slots in five empty, or more, where the
-    file has not its key, and the slots of a small file are ranges of those of a larger one.
+    So a file with few items is small. A query for a key that is not in the file finds at least two
+    slots in five empty. The slots of a small file are ranges of those of a larger one.
     """
     return 1 << max(0, items - 1).bit_length()
 
 
 def fitting_begin(store_timestamp: int) -> int:
-    """The begin of a file whose oldest item has this time: the whole second.
+    """Begin of a file whose oldest item has this time: the whole second.
 
-    So all files cut times at the same moments, and items may go from one to another.
+    So all files round times at the same moments, and items can move between files.
     """
     return store_timestamp // SECOND_MS * SECOND_MS
 
 
 def file_bytes(items: int, slots: int) -> int:
-    """Length of a sealed file."""
+    """Length of a sealed file in bytes."""
     return IndexHeader.SIZE + slots * IndexSlot.SIZE + items * IndexItem.SIZE
 
 
 def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[np.uint8]:
-    """The bytes of a sealed file, its items in canonical order inside each slot.
+    """Build the bytes of a sealed file, its items in canonical order inside each slot.
 
-    For the same items, slots and begin the bytes are those that RocketMQ writes, but for the order
-    inside a slot. About 0.2 us an item; holds some 90 bytes an item, twice the file.
+    For the same items, slots and begin RocketMQ writes the same bytes, except for the order inside
+    a slot. About 0.2 us an item. Holds some 90 bytes an item, and twice the file.
 
     Raises:
-        ValueError: so many items and slots do not fit into a file.
+        ValueError: this number of items and slots does not fit into a file.
     """
     size = file_bytes(len(items), slots)
     if slots < 1 or size > FILE_BYTES_MAX:
@@ -77,7 +77,7 @@ def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[
     assert not len(items) or hashes.min() >= 0, "the hash of a key is not negative"
     of_slots = hashes % slots
     counts = np.bincount(of_slots, minlength=slots)
-    # Sorted as one number each, which is far faster than a stable sort of indices.
+    # Sorted as single numbers, which is far faster than a stable sort of indices.
     ranked = np.sort(of_slots.astype(np.int64) << 32 | np.arange(len(items)))
     order = canonical[ranked & 0xFFFF_FFFF]
     del canonical, hashes, of_slots, ranked
@@ -104,14 +104,14 @@ def seal_index(items: KeyItems, *, slots: int, begin_timestamp: int) -> NDArray[
 
 
 def stored_seconds(milliseconds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Whole seconds, cut towards 0 as in Java, within 32 bits."""
+    """Whole seconds, rounded towards 0 as in Java, limited to 32 bits."""
     cut = np.sign(milliseconds) * (np.abs(milliseconds) // SECOND_MS)
     return np.clip(cut, _INT32_MIN, INT32_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class SealedIndex:
-    """What a sealed file's header and length say of the rest."""
+    """Layout of a sealed file, from its header and length."""
 
     path: str
     header: IndexHeader
@@ -119,22 +119,22 @@ class SealedIndex:
     """Length of the file in bytes."""
     slots: int
     tick_ms: int
-    """Unit of the items' times: 1,000; 1 in files of RocketMQ 5.1."""
+    """Unit of the items' times in ms: 1,000, or 1 in files of RocketMQ 5.1."""
 
     @classmethod
     def of(cls, head: Buffer, size: int, *, path: str) -> "SealedIndex":
-        """What is said by the first 28 bytes of a file of `size` bytes. Pure.
+        """Derive the layout from the first 28 bytes of a file of `size` bytes. Pure.
 
-        Sealed files of RocketMQ 5.1 are told by the magic number at their end.
+        Sealed files of RocketMQ 5.1 are recognized by the magic number at their end.
 
         Raises:
-            Corrupt: no sealed file has such a header and such a length.
+            Corrupt: no sealed file has this header and this length.
         """
         return cls.by_header(IndexHeader.decode(head, path=path), size, path=path)
 
     @classmethod
     def by_header(cls, header: IndexHeader, size: int, *, path: str) -> "SealedIndex":
-        """The same for a header that was read before. Pure; raises what `of` raises."""
+        """As `of`, for a decoded header. Pure. Raises as `of`."""
         if header.magic != END_MAGIC:
             raise Corrupt("the index file is not sealed", path, 0)
         rest = size - IndexHeader.SIZE - header.items * IndexItem.SIZE
@@ -155,23 +155,23 @@ class SealedIndex:
 
     @property
     def items_end(self) -> int:
-        """First byte behind the items."""
+        """End of the items, exclusive."""
         return self.first_item + self.header.items * IndexItem.SIZE
 
     def slot_of(self, key_hash: int) -> int:
-        """The slot that has the items of a hash."""
+        """Slot of a hash."""
         return key_hash % self.slots
 
     def slot_range(self, slot: int) -> ByteRange:
-        """Where the slot's entry lies."""
+        """Range of the slot's entry."""
         start = IndexHeader.SIZE + slot * IndexSlot.SIZE
         return ByteRange(start, start + IndexSlot.SIZE)
 
     def run(self, slot: int, raw: Buffer) -> ByteRange | None:
-        """Where the items of a slot lie, by its entry `raw`; None if it has none.
+        """Range of a slot's items, by its entry `raw`. None if it has none.
 
         Raises:
-            Corrupt: they cannot lie there.
+            Corrupt: the range is impossible.
         """
         position, length = IndexSlot.LAYOUT.unpack(raw)
         if not length:
@@ -186,10 +186,10 @@ class SealedIndex:
         return ByteRange(position, position + length)
 
     def items(self, raw: Buffer, *, position: int, slot: int | None = None) -> KeyItems:
-        """The items in `raw`, which lie at `position` of the file. O(items).
+        """Decode the items in `raw`, which lie at `position` of the file. O(items).
 
         Raises:
-            Corrupt: one has a hash of another slot than `slot`, or cannot be an item at all.
+            Corrupt: one has a hash of another slot than `slot`, or is impossible.
         """
         rows = self.rows(raw, position=position, slot=slot)
         return native_items(rows, self.header.begin_timestamp, self.tick_ms)
@@ -197,9 +197,9 @@ class SealedIndex:
     def places(
         self, raw: Buffer, key: tuple[int, int], *, position: int, slot: int
     ) -> list[ItemPlace]:
-        """Where the records lie of those items in `raw`, a slot's, that have a hash and a topic id.
+        """Places of the records of items in `raw`, of one slot, with a given hash and topic id.
 
-        A few items, as a slot mostly has, cost some 0.5 us each. Raises what `items` raises.
+        Few items, the usual case, cost some 0.5 us each. Raises as `items`.
         """
         if len(raw) > FEW_ITEMS * IndexItem.SIZE:
             items = self.items(raw, position=position, slot=slot)
@@ -209,14 +209,14 @@ class SealedIndex:
         for fields in IndexItem.LAYOUT.iter_unpack(raw):
             key_hash, topic_id, queue_id, at, size, ticks = fields
             if key_hash < 0 or size <= 0 or at < 0 or key_hash % self.slots != slot:
-                self.rows(raw, position=position, slot=slot)  # says which, and why
+                self.rows(raw, position=position, slot=slot)  # raises with the item and the reason
             if (key_hash, topic_id) == key:
                 stamp = self.header.begin_timestamp + ticks * self.tick_ms
                 found.append((queue_id, at, size, stamp))
         return found
 
     def rows(self, raw: Buffer, *, position: int, slot: int | None = None) -> NDArray[np.void]:
-        """The same as `ITEM_DTYPE`, without a copy. Raises what `items` raises."""
+        """As `items`, as `ITEM_DTYPE` and without a copy. Raises as `items`."""
         rows = np.frombuffer(raw, ITEM_DTYPE)
         good = (rows["key_hash"] >= 0) & (rows["size"] > 0) & (rows["position"] >= 0)
         if slot is not None:
@@ -229,7 +229,7 @@ class SealedIndex:
 
 
 def native_items(rows: NDArray[np.void], begin_timestamp: int, tick_ms: int) -> KeyItems:
-    """Items of a file as those in memory; their times are as exact as `tick_ms`."""
+    """Convert items of a file to those in memory. Their times have the resolution `tick_ms`."""
     items = np.empty(len(rows), KEY_ITEM_DTYPE)
     for name in ("key_hash", "topic_id", "queue_id", "position", "size"):
         items[name] = rows[name]
@@ -239,10 +239,10 @@ def native_items(rows: NDArray[np.void], begin_timestamp: int, tick_ms: int) -> 
 
 
 def decode_sealed(raw: Buffer, *, path: str) -> tuple[SealedIndex, KeyItems]:
-    """A whole sealed file: what its header says, and all items, in the order of the file. O(bytes).
+    """Decode a whole sealed file: its layout, and all items, in the order of the file. O(bytes).
 
     Raises:
-        Corrupt: something in it contradicts the format; position names the first place.
+        Corrupt: some part contradicts the format. The position is that of the first.
     """
     index, rows, _ = sealed_rows(raw, path=path)
     return index, native_items(rows, index.header.begin_timestamp, index.tick_ms)
@@ -251,9 +251,9 @@ def decode_sealed(raw: Buffer, *, path: str) -> tuple[SealedIndex, KeyItems]:
 def sealed_rows(
     raw: Buffer, *, path: str
 ) -> tuple[SealedIndex, NDArray[np.void], NDArray[np.int64]]:
-    """The same as `ITEM_DTYPE`, without a copy of the items, and how many each slot has.
+    """As `decode_sealed`, as `ITEM_DTYPE` without a copy, with the items of each slot.
 
-    Raises what `decode_sealed` raises.
+    Raises as `decode_sealed`.
     """
     whole = as_bytes(raw)
     index = SealedIndex.of(raw, len(raw), path=path)
@@ -261,7 +261,7 @@ def sealed_rows(
     lengths = table["length"].astype(np.int64)
     begins = index.first_item + np.cumsum(lengths) - lengths
     good = (lengths >= 0) & (lengths % IndexItem.SIZE == 0)
-    empty_is_zero = index.tick_ms == 1  # RocketMQ 5.1 leaves the entries of empty slots alone
+    empty_is_zero = index.tick_ms == 1  # RocketMQ 5.1 does not write the entries of empty slots
     good &= (table["position"] == begins) | ((lengths == 0) & empty_is_zero)
     if not good.all():
         bad = int(np.argmin(good))
