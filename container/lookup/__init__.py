@@ -1,1 +1,1 @@
-"""Finding messages by key: index files, what is not in one yet, and the records themselves."""
+"""Lookup of messages by key: index files, unindexed messages, and the records themselves."""

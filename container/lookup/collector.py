@@ -1,4 +1,4 @@
-"""Collector of keys: commits into memory, unsealed keys by hash, coverage of files."""
+"""Collector of keys: from commits to memory, unsealed keys by hash, coverage of files."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,33 +20,33 @@ from provider.errors import Corrupt
 
 BLOCK_ITEMS = 65_536
 LATE_SHARE = 4
-"""Which part of a full memory is still taken until whoever seals comes: one in four."""
+"""Divisor of `items_max` for the keys accepted beyond a full memory until sealing begins."""
 
 
 @dataclass(slots=True)
 class Collected:
-    """Items, and the offsets of each queue that they are of."""
+    """Collected items, and the offsets of each queue that they cover."""
 
     blocks: list[KeyItems] = field(default_factory=list[KeyItems])
-    """All but the last are full."""
+    """Blocks of items. All but the last are full."""
     last_items: int = 0
-    """How many of the last block's places are used."""
+    """Used places of the last block."""
     spans: dict[QueueId, list[tuple[int, int]]] = field(
         default_factory=dict[QueueId, list[tuple[int, int]]]
     )
-    """Offsets `[from, to)` in order; those that touch are one."""
+    """Offsets `[from, to)` in order. Adjacent ones are joined."""
     record_bytes: int = 0
-    """Length of the records together."""
+    """Length of the records together, in bytes."""
     since_s: float | None = None
-    """Monotonic time at which the first of them were collected."""
+    """Monotonic time of the first collection, in seconds."""
 
     @property
     def items(self) -> int:
-        """How many items there are."""
+        """Number of items."""
         return max(0, len(self.blocks) - 1) * BLOCK_ITEMS + self.last_items
 
     def parts(self) -> list[KeyItems]:
-        """The items, without a copy."""
+        """Arrays of the items, without a copy."""
         return [*self.blocks[:-1], self.blocks[-1][: self.last_items]] if self.blocks else []
 
     def add(self, items: KeyItems) -> None:
@@ -61,7 +61,7 @@ class Collected:
             self.last_items += len(part)
 
     def cover(self, queue: QueueId, start: int, end: int) -> None:
-        """Note that the keys of `[start, end)` are in it. O(1) where it continues the last span."""
+        """Record that the keys of `[start, end)` are in it. O(1) if it continues the last span."""
         spans = self.spans.setdefault(queue, [])
         if spans and spans[-1][1] == start:
             spans[-1] = (spans[-1][0], end)
@@ -78,12 +78,11 @@ class Collected:
 
 
 class UnsealedIndex:
-    """What was collected, and what is being made a file of.
+    """Keys being collected, and keys being sealed into a file.
 
-    U1  The keys of every offset in `spans` are in it, as far as the messages have any.
-    U2  It holds `items_max` items, a quarter more until sealing begins, and what one commit adds;
-        and as many that are to be sealed. What is collected beyond is dropped, so that it is read
-        again later.
+    U1  The keys of every offset in `spans` are in it, if the messages have any.
+    U2  It holds `items_max` items, a quarter more until sealing begins, and the items of one
+        commit; and as many items to be sealed. Keys beyond that are dropped, and read again later.
     """
 
     has_exact_times = True
@@ -92,9 +91,9 @@ class UnsealedIndex:
         self.items_max = items_max
         self.collecting = Collected()
         self.revision = 0
-        """Another one whenever `spans` may say another thing."""
+        """Number that changes whenever `spans` may change."""
         self.sealing: Collected | None = None
-        """Items of a file that is being written, or is to be; they stay until it is published."""
+        """Items of a file that is being or will be written. They stay until it is published."""
 
     def __repr__(self) -> str:
         sealing = self.sealing.items if self.sealing else 0
@@ -102,7 +101,7 @@ class UnsealedIndex:
 
     @property
     def items(self) -> int:
-        """How many items are in memory."""
+        """Number of items in memory."""
         return self.collecting.items + (self.sealing.items if self.sealing else 0)
 
     @property
@@ -119,11 +118,11 @@ class UnsealedIndex:
         record_bytes: int,
         now_s: float,
     ) -> bool:
-        """Take the keys of the messages `[start, end)` of a queue; False if there is no room."""
+        """Add the keys of the messages `[start, end)` of a queue. False if there is no room."""
         if self.is_full and self.sealing is not None:
             return False
         if self.collecting.items >= self.items_max + self.items_max // LATE_SHARE:
-            self.begin_sealing()  # whoever seals does not come
+            self.begin_sealing()  # the index step is late
         self.revision += 1
         into = self.collecting
         if into.since_s is None:
@@ -134,18 +133,18 @@ class UnsealedIndex:
         return True
 
     def begin_sealing(self) -> Collected:
-        """What is to be sealed: from now on others are collected apart. The same until `sealed`."""
+        """Return the items to seal, and collect new ones apart. Unchanged until `sealed`."""
         if self.sealing is None:
             self.sealing, self.collecting = self.collecting, Collected()
         return self.sealing
 
     def sealed(self) -> None:
-        """The file of what was being sealed is published."""
+        """Drop the sealed items, whose file is published."""
         self.revision += 1
         self.sealing = None
 
     def forget(self, queue: QueueId, topic_id: int | None, next_offset: int, log_end: int) -> None:
-        """A queue was cut: drop what is not published any more, items from `log_end` on.
+        """Drop the unpublished keys of a truncated queue: items from `log_end` on.
 
         O(items). `topic_id` None: the queue has no items.
         """
@@ -165,7 +164,7 @@ class UnsealedIndex:
             part.add(joined(kept))
 
     def items_of(self, key_hash: int, topic_id: int) -> KeyItems:
-        """Those of a hash. O(items), about half a nanosecond each."""
+        """Items of a hash. O(items), about half a nanosecond each."""
         found: list[KeyItems] = []
         for part in (self.sealing, self.collecting):
             for items in part.parts() if part is not None else ():
@@ -174,15 +173,16 @@ class UnsealedIndex:
         return joined(found) if found else no_items()
 
     def spans(self, queue: QueueId) -> Sequence[tuple[int, int]]:
-        """The offsets of a queue whose keys it has."""
+        """Offsets of a queue whose keys are in memory."""
         parts = (self.sealing, self.collecting)
         return [span for part in parts if part is not None for span in part.spans.get(queue, ())]
 
 
 def with_keys(plan: CommitPlan, batch: MessageBatch) -> CommitPlan:
-    """The plan of a batch with its keys. Thread-safe; costs as `keys_of_records`.
+    """Add the keys of a batch to its plan. Thread-safe. Costs as `keys_of_records`.
 
-    Without keys where a record contradicts the format: it is read again for them, which tells it.
+    Adds none if a record contradicts the format. The record is read again for its keys later, which
+    reports the damage.
     """
     try:
         return replace(plan, keys=keys_of_commit(plan.planned_on, batch))
@@ -191,11 +191,12 @@ def with_keys(plan: CommitPlan, batch: MessageBatch) -> CommitPlan:
 
 
 class KeyCollector:
-    """Takes the keys of what was published.
+    """Collects the keys of published messages.
 
-    K1  What `unsealed` says that it has of a queue is published: a cut takes it away.
-    K2  What neither it nor a file has is read again (`missing_of`): what a crash, a cancelled
-        commit or a full memory left out. Nothing is missing of a queue that is not `doubted`.
+    K1  The offsets of a queue in `unsealed` are published: a truncation removes the others.
+    K2  Offsets in neither `unsealed` nor a file are read again (`missing_of`): those lost by a
+        crash, a cancelled commit or a full memory. No key is missing in a queue that is not
+        `doubted`.
     """
 
     def __init__(self, journal: Journal, *, options: IndexOptions, clock: Clock) -> None:
@@ -204,13 +205,14 @@ class KeyCollector:
         self._journal = journal
         self._clock = clock
         self._covered: dict[QueueId, list[Span]] | None = None
-        """By queue, what files cover, as few spans as possible; None: to be worked out again."""
+        """By queue, the coverage of files in joined spans. None: to be derived again."""
         self._generations = {
             one.id: one.generation for one in journal.state.queues.bounds() if one.generation
         }
-        """Of each queue; 0 where it is missing."""
+        """Generation of each queue. 0 if missing."""
         self._doubted: dict[QueueId, None] | None = None
-        """Queues that changed since nothing was missing of them; None: all, and no list of them."""
+        """Queues that changed since their last complete check. None: all, without a list of them.
+        """
         journal.subscribe(self.published)
 
     def __repr__(self) -> str:
@@ -221,13 +223,13 @@ class KeyCollector:
         return self._journal.state
 
     def committed(self, plans: Iterable[CommitPlan]) -> None:
-        """Take the keys of commits that were just published."""
+        """Add the keys of commits that were just published."""
         for plan in plans:
             if plan.keys is not None:
                 self.take(plan.queue, plan.expected_offset, plan.next_offset, plan.keys)
 
     def take(self, queue: QueueId, start: int, end: int, keys: CommitKeys) -> bool:
-        """Take the keys of `[start, end)`, unless they are not published (any more), or known."""
+        """Add the keys of `[start, end)`, unless they are unpublished or known."""
         record, topic = self._state.queues.get(queue), self._state.topics.get(queue.topic)
         if record is None or topic is None or record.next_offset < end:
             return False
@@ -240,7 +242,7 @@ class KeyCollector:
         return self.unsealed.add(queue, start, end, items, keys.record_bytes, now_s)
 
     def published(self, changes: Sequence[StateChange]) -> None:
-        """An entry was published: forget what a cut, or a deletion, has taken away."""
+        """Handle a published entry: drop keys removed by a truncation or deletion."""
         for change in changes:
             if change.index_files.changed:
                 self._covered = None
@@ -266,20 +268,20 @@ class KeyCollector:
         self.unsealed.forget(queue_id, topic_id, next_offset, log_end)
 
     def doubted(self) -> list[QueueId]:
-        """The queues of which keys may be missing, in the order in which the tier has them.
+        """Queues with possibly missing keys, in the order of the tier.
 
-        O(queues) with a small constant, unless there is none. `missing_of` says which need no
-        other look before they change.
+        O(queues) with a small constant, unless there is none. `missing_of` removes those that need
+        no check before their next change.
         """
         if self._doubted is None:
             self._doubted = dict.fromkeys(self._state.queues)
-        doubted = self._doubted = dict(self._doubted)  # one that was large keeps its memory
+        doubted = self._doubted = dict(self._doubted)  # an emptied dict keeps its memory
         return [one for one in self._state.queues if one in doubted] if doubted else []
 
     def missing_of(self, queue_id: QueueId) -> list[Span]:
-        """The offsets of a queue whose keys are nowhere. Some 5 us.
+        """Offsets of a queue that are in no index. Some 5 us.
 
-        O(coverage of all files) where files have come or gone since the last call.
+        O(coverage of all files) if files were added or removed since the last call.
         """
         if self._covered is None:
             files = covered_by_files(self._state.index_files.values())
@@ -298,11 +300,11 @@ class KeyCollector:
         return left
 
     def messages_missing(self) -> int:
-        """Number of messages whose keys are nowhere. Costs `missing_of` for each doubted queue."""
+        """Number of messages that are in no index. Costs `missing_of` for each doubted queue."""
         return sum(end - start for one in self.doubted() for start, end in self.missing_of(one))
 
     def check(self) -> None:
-        """Assert K1, and K2 but for files that are not published yet. For tests, between awaits."""
+        """Assert K1, and K2 except for unpublished files. For tests, between awaits."""
         if self._doubted is not None and (
             self._journal.planned.index_files == self._state.index_files
         ):

@@ -1,4 +1,4 @@
-"""Which offsets of a queue have their keys in an index, and which have not. Pure."""
+"""Coverage of indexes: spans of a queue's offsets with and without indexed keys. Pure."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,11 +7,11 @@ from container.metadata.records import Coverage, IndexFile, Queue
 from container.names.queue_id import QueueId
 
 Span = tuple[int, int]
-"""Offsets `[from, to)` of a queue; not empty."""
+"""Offsets `[from, to)` of a queue. Not empty."""
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same offsets in as few spans as possible, in order. O(n log n)."""
+    """Join the spans to as few as possible, in order. O(n log n)."""
     found: list[Span] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
         if found and start <= found[-1][1]:
@@ -22,7 +22,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def without(spans: Sequence[Span], holes: Iterable[Span]) -> list[Span]:
-    """The offsets of `spans`, in order, that are in none of `holes`. O(n log n)."""
+    """Offsets of `spans`, in order, that are in none of `holes`. O(n log n)."""
     left: list[Span] = []
     rest = merged(spans)
     for hole_start, hole_end in [*merged(holes), (1 << 63, 1 << 63)]:
@@ -37,7 +37,7 @@ def without(spans: Sequence[Span], holes: Iterable[Span]) -> list[Span]:
 
 
 def readable(queue: Queue) -> list[Span]:
-    """The offsets of a queue that have a message."""
+    """Offsets of a queue that have a message."""
     gaps = [(gap.start, gap.end) for gap in queue.gaps]
     return without([(queue.min_offset, queue.next_offset)], gaps)
 
@@ -52,14 +52,14 @@ def covered_by_files(files: Iterable[IndexFile]) -> Mapping[QueueId, list[Span]]
 
 
 def rows_of_topic(file: IndexFile, topic: str) -> Coverage:
-    """The part of a file's coverage that is of a topic. O(log rows), and what it gives."""
+    """Rows of a file's coverage for a topic. O(log rows + result)."""
     first = bisect_left(file.coverage, topic, key=lambda row: row[0].topic)
     last = bisect_right(file.coverage, topic, lo=first, key=lambda row: row[0].topic)
     return file.coverage[first:last]
 
 
 def topic_covered_by_files(files: Iterable[IndexFile], topic: str) -> Mapping[QueueId, list[Span]]:
-    """`covered_by_files` for the queues of one topic: O(log rows) a file that has none of it."""
+    """`covered_by_files` for the queues of one topic. O(log rows) for a file without the topic."""
     found: dict[QueueId, list[Span]] = {}
     for file in files:
         for queue, start, end in rows_of_topic(file, topic):
@@ -68,5 +68,5 @@ def topic_covered_by_files(files: Iterable[IndexFile], topic: str) -> Mapping[Qu
 
 
 def count(spans: Iterable[Span]) -> int:
-    """How many offsets there are."""
+    """Number of offsets."""
     return sum(end - start for start, end in spans)

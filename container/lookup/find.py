@@ -1,4 +1,4 @@
-"""Key queries of a tier: index files, unindexed spans, records. The shell around `query.py`."""
+"""Key queries of a tier: index files, unindexed spans, records. The I/O around `query.py`."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,11 +48,11 @@ from provider.object_store import Buffer, ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
 CHAIN_ITEMS_MAX = 65_536
-"""Items of one slot that are looked at; RocketMQ looks at 512."""
+"""Limit of items of one slot that are read. RocketMQ reads 512."""
 
 
 class OpenFileItems:
-    """What open files have; nothing says which messages they cover."""
+    """Items of open files. Their coverage is unknown."""
 
     has_exact_times = False
     revision = 0
@@ -64,7 +64,7 @@ class OpenFileItems:
         return f"<OpenFileItems: {len(self._files)} files>"
 
     def items_of(self, key_hash: int, topic_id: int) -> KeyItems:
-        """Those of a hash.
+        """Items of a hash.
 
         Raises:
             Corrupt: the chain of a slot is damaged.
@@ -74,15 +74,15 @@ class OpenFileItems:
         return items[items["topic_id"] == topic_id]
 
     def spans(self, queue: QueueId) -> Sequence[Span]:  # noqa: ARG002 - of none it is known
-        """None."""
+        """Return no spans."""
         return ()
 
 
 async def read_whole(store: ObjectStore, file: IndexFile) -> Buffer:
-    """A file as it was published. One request; holds the file.
+    """Read and verify a published file. One request. Holds the file.
 
     Raises:
-        Corrupt: its bytes are others.
+        Corrupt: its bytes differ from the published ones.
         OutOfRange, Unavailable, Denied: as the storage's `read`.
     """
     raw = await store.read(file.object_name)
@@ -93,10 +93,10 @@ async def read_whole(store: ObjectStore, file: IndexFile) -> Buffer:
 
 
 def part_of(state: TierState, file: IndexFile, raw: Buffer) -> MergedPart:
-    """The items of a file that belong to what it covers, and to messages that are there. Pure.
+    """Select the items of a file that belong to its coverage, and to existing messages. Pure.
 
-    Of a queue that was dropped, or cut off wholly, it covers nothing any more; items of such a
-    queue would name other messages in a queue of the same name.
+    The file no longer covers a queue that was dropped, or truncated completely. Items of such a
+    queue would point to other messages in a new queue of the same name.
     """
     places: list[int] = []
     first_bytes: list[int] = []
@@ -120,9 +120,9 @@ async def spans_to_scan(
     *,
     by_segments: bool,
 ) -> list[Span]:
-    """The parts of spans in whose extents a message of the time asked for may be.
+    """Parts of spans whose extents may have a message within the queried times.
 
-    `by_segments`: none of them lies in two segments of the log. One request for each manifest that
+    `by_segments`: no span extends over two segments of the log. One request for each manifest that
     is not cached.
     """
     segments = await container.segments(SegmentType.COMMIT_LOG)
@@ -145,23 +145,24 @@ async def spans_to_scan(
 
 
 TOPICS_MAX = 64
-"""Topics that are remembered; each is some 300 bytes a queue that is asked for."""
+"""Cached topics, some 300 bytes for each queried queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicIndex:
-    """What is in an index of one topic, of one state of the tier. Shared: never change it."""
+    """Index of one topic in one state of the tier. Shared: do not modify."""
 
     topic: str
     files: Sequence[IndexFile]
-    """The files that may have items of the topic."""
+    """Files that may have items of the topic."""
     unindexed: Mapping[QueueId, list[Span]]
-    """By queue, the readable offsets whose keys no file and no memory has; no queue without."""
+    """Readable offsets by queue whose keys are in no file and not in memory. Only queues with any.
+    """
     queues: Sequence[tuple[Queue, Sequence[Span]]]
-    """The queues of the topic, and the offsets of each whose keys are in memory."""
+    """Queues of the topic, with the offsets of each whose keys are in memory."""
 
     def unindexed_without(self, lost: Container[str]) -> Mapping[QueueId, list[Span]]:
-        """`unindexed` where files cannot be read, by their names. O(coverage of the topic)."""
+        """`unindexed` without some unreadable files, by name. O(coverage of the topic)."""
         kept = [one for one in self.files if one.object_name not in lost]
         covered = topic_covered_by_files(kept, self.topic)
         found = {
@@ -174,13 +175,13 @@ class TopicIndex:
 @dataclass(frozen=True, slots=True)
 class _FilesOfTopic:
     every: list[IndexFile]
-    """All files of the state that this was worked out of."""
+    """All files of the state that this was derived from."""
     having: list[IndexFile]
     covered: Mapping[QueueId, list[Span]]
 
 
 class KnownCoverage:
-    """Remembers the newest answer for each topic. O(1) where nothing was published since."""
+    """Cache of the newest answer for each topic. O(1) if nothing was published since."""
 
     def __init__(self) -> None:
         self._answers: dict[str, tuple[TierState, tuple[int, ...], TopicIndex]] = {}
@@ -190,9 +191,10 @@ class KnownCoverage:
         return f"<KnownCoverage of {len(self._answers)} topics>"
 
     def of_topic(self, state: TierState, topic: str, unsealed: Sequence[Unsealed]) -> TopicIndex:
-        """What `state` and `unsealed` have of a topic.
+        """Index of a topic in `state` and `unsealed`.
 
-        O(queues of the tier) after a commit, and O(coverage of the topic) after index files came.
+        O(queues of the tier) after a commit, and O(coverage of the topic) after a change of index
+        files.
         """
         when = state.sequence, *(one.revision for one in unsealed)
         known = self._answers.get(topic)
@@ -231,7 +233,7 @@ def _are_same(one: Sequence[object], other: Sequence[object]) -> bool:
 
 
 def _left(queue: Queue, known: Sequence[Span]) -> list[Span]:
-    """The readable offsets of a queue that are in none of `known`. O(n) if none is, as mostly."""
+    """Readable offsets of a queue that are in none of `known`. O(n) if there are none, as usual."""
     at: int = queue.min_offset
     for start, end in known:
         if start <= at < end:
@@ -241,7 +243,7 @@ def _left(queue: Queue, known: Sequence[Span]) -> list[Span]:
 
 FILES_AT_ONCE = 64
 LOOKS_MAX = 3
-"""How often a query is answered anew because files went away meanwhile."""
+"""Attempts to answer a query while files are deleted concurrently."""
 SCAN_PIECE_BYTES = 4 << 20
 _DEFAULT_LIMITS = LookupLimits()
 
@@ -254,39 +256,39 @@ async def find_messages(
     limits: LookupLimits = _DEFAULT_LIMITS,
     known: KnownCoverage | None = None,
 ) -> QueryResult:
-    """The messages with a key. An item only says where to look: the record itself has the key.
+    """Find the messages with a key. Items are only hints: the record itself proves the key.
 
-    Costs two requests for each index file that may have the key (one if its slot is empty), one
-    for each record that has the hash, and the reading of messages that no index has, as far as
-    they were stored within the time asked for.
+    Costs two requests for each index file that may have the key (one if its slot is empty), one for
+    each record with the hash, and reads of unindexed messages, limited to those stored within the
+    queried times.
 
     Args:
-        tier: where to look; its metadata is taken as it is.
-        query: what to look for.
+        tier: the tier, with its present metadata.
+        query: the key, the times and the limits of the result.
         unsealed: items besides those of the sealed files.
-        limits: how much is read at most.
-        known: what earlier queries found out, so that it is not worked out for each.
+        limits: limits of the reads.
+        known: cache of earlier queries.
 
-    An index file that is lost or cannot be read is damage; the messages that it alone covers are
-    read like those that no index has. Lost messages are damage, too; without an index, the rest of
-    their segment is not searched.
+    An index file that is lost or unreadable is reported as damage. The messages that only it covers
+    are read as unindexed ones. Lost messages are damage too. Without an index, the rest of their
+    segment is not searched.
 
     Raises:
-        Unavailable, OutOfRange: try again; a manifest is lost.
+        Unavailable, OutOfRange: retry later. OutOfRange: a manifest is lost.
     """
     known = known or KnownCoverage()
     for _ in range(LOOKS_MAX - 1):
         lookup = _Lookup(tier, query, unsealed, limits, known)
         try:
             return await lookup.answer()
-        except OutOfRange:  # something that was deleted meanwhile, or is lost
+        except OutOfRange:  # an object was deleted since, or is lost
             if not (lookup.is_outdated or await tier.refresh(doubted=True)):
                 break
     return await _Lookup(tier, query, unsealed, limits, known, expects_losses=True).answer()
 
 
 class _Lookup:
-    """One look at a tier as it is now."""
+    """Single attempt of a query on the present state of a tier."""
 
     def __init__(
         self,
@@ -298,7 +300,7 @@ class _Lookup:
         *,
         expects_losses: bool = False,
     ) -> None:
-        """`expects_losses`: what is not there is lost, not deleted meanwhile."""
+        """`expects_losses`: missing objects are lost, not deleted since."""
         self._tier = tier
         self._lost = (Corrupt, Denied, OutOfRange) if expects_losses else (Corrupt, Denied)
         self._query = query
@@ -310,11 +312,11 @@ class _Lookup:
         self._sequence = state.sequence
         self._topic = state.topics.get(query.topic)
         self._unreadable: set[str] = set()
-        """Names of index files that cannot be read."""
+        """Names of unreadable index files."""
         self._index = known.of_topic(state, query.topic, unsealed)
         self._files = [one for one in self._index.files if is_within(one, query)]
         self._hash = key_hash(index_key(query.topic, query.key))
-        # All of the above and this in one step, so that nothing is between memory and files.
+        # All of the above and this in one step, so that no item is between memory and files.
         self._in_memory: list[tuple[KeyItems, bool]] = []
         topic_id = -1 if self._topic is None else self._topic.topic_id
         for more in unsealed:
@@ -327,7 +329,7 @@ class _Lookup:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether something was published since."""
+        """Whether an entry was published since."""
         return self._tier.state.sequence != self._sequence
 
     async def answer(self) -> QueryResult:
@@ -350,7 +352,7 @@ class _Lookup:
     async def _read_items(
         self, files: Sequence[IndexFile]
     ) -> list[tuple[IndexFile, list[ItemPlace]]]:
-        """The items of each file that have the hash and the topic: two rounds of requests."""
+        """Read the items of each file with the hash and the topic, in two rounds of requests."""
         assert self._topic is not None
         asked: list[tuple[IndexFile, SealedIndex]] = []
         for file in files:
@@ -384,7 +386,7 @@ class _Lookup:
         return found
 
     async def _read(self, wanted: Sequence[tuple[str, ByteRange]]) -> Sequence[bytes | None]:
-        """Parts of index files; None of one that cannot be read, which covers nothing then."""
+        """Read parts of index files. None for an unreadable one, which then covers nothing."""
         if not wanted:
             return []
         try:
@@ -397,7 +399,7 @@ class _Lookup:
             return [None]
 
     def _bounded(self, file: IndexFile, place: ByteRange) -> ByteRange:
-        """The part of a slot's items that is looked at: our files have the newest last."""
+        """Part of a slot's items that is read. Our files have the newest last."""
         bytes_max = self._limits.run_items_max * IndexItem.SIZE
         if place.length <= bytes_max:
             return place
@@ -406,12 +408,13 @@ class _Lookup:
             return ByteRange(place.end - bytes_max, place.end)
         return ByteRange(place.start, place.start + bytes_max)
 
-    # Records that items name.
+    # Records of items.
 
     async def _look_at(self, wanted: Iterable[Candidate]) -> None:
         """Read the candidates, the best first, until no other can be better."""
         newest_first = self._query.newest_first
-        # After a cut, an old item and a new one may name one place; their records differ in size.
+        # After a truncation, an old and a new item may have one position. Their records differ in
+        # size.
         unique = {(one.queue, one.position, one.size): one for one in wanted}
         ordered = sorted(
             unique.values(), key=lambda one: -one.high_ms if newest_first else one.low_ms
@@ -458,7 +461,7 @@ class _Lookup:
     async def _read_log(
         self, container: MessageQueueContainer, ranges: Sequence[ByteRange]
     ) -> Sequence[Buffer | None]:
-        """Parts of a log; None of one that cannot be read."""
+        """Read parts of a log. None for an unreadable one."""
         try:
             return await container.log_many(ranges)
         except self._lost as error:
@@ -468,7 +471,7 @@ class _Lookup:
             return [None]
 
     def _judge(self, queue: Queue, item: Candidate, raw: bytes) -> None:
-        """Take the record that an item names, if it is meant."""
+        """Add the record of an item, if it matches the query."""
         path = f"{queue.id}/{SegmentType.COMMIT_LOG.name}"
         try:
             message = StoredMessage.decode(raw, path=path, position=item.position)
@@ -485,7 +488,7 @@ class _Lookup:
             self._take(message, queue)
 
     def _refuse(self, queue: Queue, error: Corrupt) -> None:
-        """An item names no record. After a cut, others may lie where its record was."""
+        """Handle an item without a record. After a truncation its place may have other records."""
         if not queue.generation:
             self._damage.append(error)
 
@@ -497,16 +500,16 @@ class _Lookup:
         ):
             self._found.add(message)
 
-    # Messages that no index has.
+    # Unindexed messages.
 
     def _unindexed(self) -> Mapping[QueueId, Sequence[Span]]:
-        """By queue, the offsets that no index has, or only one that cannot be read."""
+        """Offsets by queue that are in no index, or only in an unreadable one."""
         if not self._unreadable:
             return self._index.unindexed
         return self._index.unindexed_without(self._unreadable)
 
     async def _scan(self) -> int:
-        """Look at all messages without an index, as far as the limit goes; how many are left."""
+        """Scan unindexed messages up to the limit. Return the number left."""
         chunks: list[tuple[int, MessageQueueContainer, Span]] = []
         for queue, spans in self._unindexed().items():
             container = self._tier.container(queue)
@@ -541,7 +544,7 @@ class _Lookup:
     async def _scan_piece(
         self, container: MessageQueueContainer, start: QueueOffset, end: QueueOffset, left: int
     ) -> tuple[QueueOffset, int]:
-        """Look at some messages; the first offset that was not, and the bytes that were read."""
+        """Scan some messages. Return the first offset not scanned, and the bytes read."""
         bytes_max = min(SCAN_PIECE_BYTES, left)
         found = await read_sound_records(container, start, end, bytes_max=bytes_max)
         self._damage += found.damage
@@ -556,10 +559,10 @@ class _Lookup:
 
 
 def index_of(file: IndexFile) -> SealedIndex:
-    """How a published index file is laid out, by its record.
+    """Layout of a published index file, from its record.
 
     Raises:
-        Corrupt: no file can be so.
+        Corrupt: no file has this layout.
     """
     header = IndexHeader(
         END_MAGIC, file.begin_timestamp, file.end_timestamp, file.slots, file.items

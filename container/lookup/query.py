@@ -1,4 +1,4 @@
-"""What is asked, what may be done to answer it, and which items can be meant. Pure."""
+"""Key query: its parameters, its limits, and the items that may match. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from provider.errors import StoreError
 BEGIN_OF_TIME_MS = -(1 << 63)
 END_OF_TIME_MS = (1 << 63) - 1
 SCAN_BYTES_MAX = 256 << 20
-"""Records that a query reads because no index has their keys, unless it says otherwise."""
+"""Default limit of records that a query reads because they are in no index, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
-    """Messages of a topic with a key, stored within `[begin_ms, end_ms]`."""
+    """Query for messages of a topic with a key, stored within `[begin_ms, end_ms]`."""
 
     topic: str
     key: str
@@ -29,43 +29,43 @@ class KeyQuery:
     newest_first: bool = True
 
     def includes(self, timestamp_ms: int) -> bool:
-        """Whether a message that was stored then is meant."""
+        """Whether a message stored at this time matches."""
         return self.begin_ms <= timestamp_ms <= self.end_ms
 
 
 @dataclass(frozen=True, slots=True)
 class LookupLimits:
-    """How much one query reads at most; memory is some 100 bytes an item, and one batch."""
+    """Limits of the reads of one query. Memory is some 100 bytes an item, and one batch."""
 
     run_items_max: int = 65_536
-    """Items of one file that are looked at: its newest, or its oldest, as was asked."""
+    """Items read of one file: its newest, or its oldest, depending on the query."""
     records_max: int = 16_384
-    """Records that are read because an item names them."""
+    """Records read because of an item."""
     batch_records_max: int = 64
-    """Records that are read together ..."""
+    """Records read together ..."""
     batch_bytes_max: int = 16 << 20
     """... and their bytes, unless one is longer."""
     scan_bytes_max: int = SCAN_BYTES_MAX
-    """Records that are read because no index has their keys yet; 0: none."""
+    """Limit of unindexed records that are read, in bytes. 0: none."""
 
 
 class QueryResult(NamedTuple):
-    """Messages with a key, newest or oldest first as was asked, each once."""
+    """Messages with a key, newest or oldest first as queried, each once."""
 
     messages: Sequence[StoredMessage]
     is_complete: bool
-    """Whether there are no others: no limit was met, and nothing that was looked at is damaged."""
+    """Whether there are no others: no limit was reached, and no damage was met."""
     unsearched: int = 0
-    """Messages that no index has, and that were not looked at either (`scan_bytes_max`)."""
+    """Unindexed messages that were not read (`scan_bytes_max`)."""
     damage: Sequence[StoreError] = ()
-    """What could not be read; each hides one message at most, or the items of one slot."""
+    """Read errors. Each hides at most one message, or the items of one slot."""
 
 
 class Unsealed(Protocol):
     """Items that are in no sealed file yet."""
 
     def items_of(self, key_hash: int, topic_id: int) -> KeyItems:
-        """Those of a hash; times are exact if `has_exact_times`.
+        """Items of a hash. Times are exact if `has_exact_times`.
 
         Raises:
             Corrupt: they are damaged.
@@ -73,7 +73,7 @@ class Unsealed(Protocol):
         ...
 
     def spans(self, queue: QueueId) -> Sequence[Span]:
-        """The offsets of a queue whose keys it has."""
+        """Offsets of a queue whose keys it has."""
         ...
 
     @property
@@ -83,12 +83,12 @@ class Unsealed(Protocol):
 
     @property
     def revision(self) -> int:
-        """Another one whenever `spans` may say another thing of any queue."""
+        """Number that changes whenever `spans` may change for any queue."""
         ...
 
 
 class Candidate(NamedTuple):
-    """A record that may have the key, and when it may have been stored."""
+    """Record that may have the key, with the bounds of its store time."""
 
     queue: QueueId
     position: int
@@ -98,10 +98,10 @@ class Candidate(NamedTuple):
 
 
 def is_within(file: IndexFile, query: KeyQuery) -> bool:
-    """Whether a file may have items of the time asked for.
+    """Whether a file may have items within the queried times.
 
-    The header of a file that RocketMQ made says when it was made, and its items have wrong times
-    where hosts are IPv6 addresses, so it may have any.
+    A file of RocketMQ has its creation time in its header, and wrong times in its items with IPv6
+    hosts. So it may have items of any time.
     """
     if not file.coverage:
         return True
@@ -111,9 +111,10 @@ def is_within(file: IndexFile, query: KeyQuery) -> bool:
 def candidates(
     places: Iterable[ItemPlace], topic: str, tick_ms: int | None, query: KeyQuery
 ) -> Iterator[Candidate]:
-    """The records that items name by their places, unless they cannot be meant.
+    """Candidate records of items, by their places, if they may match.
 
-    `tick_ms`: how exact the items' times are, which are cut downwards; None: they say nothing.
+    `tick_ms`: resolution of the items' times, which are rounded down. None: the times are
+    unreliable.
     """
     for queue_id, position, size, stamp in places:
         low, high = BEGIN_OF_TIME_MS, END_OF_TIME_MS
@@ -124,12 +125,12 @@ def candidates(
 
 
 def tick_of(file: IndexFile) -> int | None:
-    """How exact the times of a file's items are; None if they cannot be relied on."""
+    """Resolution in ms of the times of a file's items. None if they are unreliable."""
     return SECOND_MS if file.coverage else None
 
 
 class Found:
-    """The messages that were found. Memory: twice `messages_max`, and `SLACK_MESSAGES`."""
+    """Found messages. Memory: twice `messages_max`, and `SLACK_MESSAGES`."""
 
     SLACK_MESSAGES = 64
 
@@ -140,13 +141,13 @@ class Found:
         """Whether there were more than `messages_max`."""
 
     def add(self, message: StoredMessage) -> None:
-        """Keep a message, unless it is known already."""
+        """Add a message, unless it is known already."""
         self._messages[message.queue_id, message.queue_offset] = message
         if len(self._messages) > 2 * self._query.messages_max + self.SLACK_MESSAGES:
             self.messages()
 
     def messages(self) -> list[StoredMessage]:
-        """The first `messages_max` in order; the others are forgotten. O(n log n)."""
+        """The first `messages_max` messages in order. The others are dropped. O(n log n)."""
         ordered = sorted(
             self._messages.values(),
             key=lambda one: (one.store_timestamp, one.queue_id, one.queue_offset),
@@ -159,9 +160,10 @@ class Found:
         return ordered
 
     def excludes(self, candidate: Candidate) -> bool:
-        """Whether as many messages as were asked for come before the candidate in any case.
+        """Whether enough messages certainly precede the candidate.
 
-        Never so before there was one too many, which tells whether the answer is complete.
+        Always false before there was one message too many, which decides whether the answer is
+        complete.
         """
         ordered = self.messages()
         if not self.cut:
