@@ -1,1 +1,1 @@
-"""What is wrong with a tier: the checker and its findings; changes nothing."""
+"""Checker of a tier: verifies objects, records and metadata, and reports findings. Read-only."""

@@ -27,16 +27,16 @@ EVERYTHING = 1 << 62
 
 
 async def check_index_contents(tier: TierView, file: IndexFile) -> AsyncIterator[Finding]:
-    """Yield items without a message that has the key, and keys of covered messages without item.
+    """Yield items without a message that has the key, and keys of covered messages without an item.
 
-    Reads the file whole, and once more every message that it covers; what of those is damaged the
-    check of their queue tells. A queue that is cut meanwhile is passed over. Holds some 120 bytes
-    an item.
+    Reads the whole file, and again every message that it covers. Damage of these messages is
+    reported by the check of their queue. A queue that is truncated during the check is skipped.
+    Holds some 120 bytes an item.
 
     Raises:
         Corrupt: the file contradicts the format.
         OutOfRange, Denied: it cannot be read.
-        Unavailable: the storage does not answer, so nothing can be said.
+        Unavailable: the storage does not answer, so the result is unknown.
     """
     raw = await tier.store.read(file.object_name)
     index, items = decode_sealed(raw, path=file.object_name)
@@ -64,7 +64,7 @@ async def check_index_contents(tier: TierView, file: IndexFile) -> AsyncIterator
 
 
 async def _pieces(container: MessageQueueContainer, span: Span) -> AsyncIterator[SoundRecords]:
-    """The messages of a span; ends where they cannot be read, which is told of their queue."""
+    """Messages of a span. Ends at unreadable ones, which the check of their queue reports."""
     at, end = span
     while at < end:
         try:
@@ -80,7 +80,7 @@ async def _pieces(container: MessageQueueContainer, span: Span) -> AsyncIterator
 def _compare_contents(
     queue: QueueId, topic_id: int, piece: SoundRecords, held: KeyItems, begin: int
 ) -> Iterator[tuple[str, str, int]]:
-    """Kind, detail and place of what differs between messages and the items of their queue."""
+    """Kind, detail and place of differences between messages and the items of their queue."""
     if not len(piece.offsets):
         return
     items = key_items_of(piece, queue, topic_id)
@@ -113,12 +113,12 @@ PIECE_BYTES = 16 << 20
 async def check_index_files(
     tier: TierView, sizes: Mapping[str, int], *, contents: bool = True
 ) -> AsyncIterator[Finding]:
-    """Yield index files that are missing, short or changed, and what is wrong in ours.
+    """Yield index files that are missing, short or changed, and defects in ours.
 
-    Reads each whole where its checksum is known, else its header, which is all that can be
-    compared of files that an older program imported. Nothing is told of a file before the metadata
-    was refreshed; where the file, or a queue that it covers, has changed by then, it is looked at
-    again. Holds the findings of one file. `contents`: compare ours with the messages, too.
+    Reads each file with a known checksum as a whole, else only its header: files that an older
+    program imported have no more to compare. A finding is reported only after a refresh of the
+    metadata. If the file, or a queue that it covers, has changed by then, the file is checked
+    again. Holds the findings of one file. `contents`: compare ours with the messages too.
     """
     for name in sorted(tier.state.index_files):
         for finding in await check_index_file(tier, name, sizes.get(name), contents=contents):
@@ -126,9 +126,10 @@ async def check_index_files(
 
 
 async def is_for_a_broker(store: ObjectStore, name: str, size: int) -> bool:
-    """Whether an object of `size` bytes is a sealed index file for a Java broker, or of one.
+    """Whether an object of `size` bytes is a sealed index file of, or for, a Java broker.
 
-    A broker's metadata refer to it, ours do not. One request where the name is one of theirs.
+    Such a file is referenced by a broker's metadata, not by ours. One request if the name is one of
+    a broker's.
     """
     base = IndexBase.parse(name)
     if base is None or base.epoch or size < IndexHeader.SIZE:
@@ -145,7 +146,7 @@ async def is_for_a_broker(store: ObjectStore, name: str, size: int) -> bool:
 async def check_index_file(
     tier: TierView, name: str, size: int | None = None, *, contents: bool = True
 ) -> list[Finding]:
-    """What is wrong with one file, as above; `contents`: compare it with the messages, too.
+    """Check one file as `check_index_files` does. `contents`: compare it with the messages too.
 
     `size` is its length, None if it was not listed.
     """
@@ -164,7 +165,7 @@ async def check_index_file(
 
 
 def _basis(tier: TierView, index: IndexFile | None) -> object:
-    """What findings of an index file are judged by."""
+    """State that findings of an index file depend on."""
     queues = [tier.queue(queue) for queue, _, _ in index.coverage] if index is not None else []
     return index, [None if one is None else one.generation for one in queues]
 
@@ -172,7 +173,7 @@ def _basis(tier: TierView, index: IndexFile | None) -> object:
 async def _look(
     tier: TierView, index: IndexFile, size: int | None, *, contents: bool
 ) -> AsyncIterator[Finding]:
-    """What is wrong with one file; `size` is its length, None if it was not listed."""
+    """Yield defects of one file. `size` is its length, None if it was not listed."""
     name = index.object_name
     try:
         size = await tier.store.size(name) if size is None else size  # written since, perhaps
@@ -195,7 +196,7 @@ async def _look(
 
 
 async def _contents(tier: TierView, index: IndexFile) -> AsyncIterator[Finding]:
-    """What is wrong with a file that says what it covers."""
+    """Yield defects in the contents of a file with known coverage."""
     try:
         async for finding in check_index_contents(tier, index):
             yield finding
@@ -204,7 +205,7 @@ async def _contents(tier: TierView, index: IndexFile) -> AsyncIterator[Finding]:
 
 
 async def _compare(store: ObjectStore, name: str, index: IndexFile) -> Finding | None:
-    """What differs from what is known of an index file."""
+    """Compare an index file with its record."""
     head = await store.read(name, ByteRange(0, IndexHeader.SIZE))
     said = IndexHeader.LAYOUT.unpack(head)[1:]
     known = (index.begin_timestamp, index.end_timestamp, index.slots, index.items)
@@ -220,7 +221,7 @@ async def _compare(store: ObjectStore, name: str, index: IndexFile) -> Finding |
 
 
 async def checksum_of(store: ObjectStore, name: str, size: int) -> int:
-    """CRC-32C of the first `size` bytes of an object; holds `PIECE_BYTES`.
+    """CRC-32C of the first `size` bytes of an object. Holds `PIECE_BYTES`.
 
     Raises:
         OutOfRange, Unavailable, Denied, Corrupt: as the storage's `read`.

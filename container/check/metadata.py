@@ -45,24 +45,24 @@ _KINDS = {
     BoundaryName: FrameKind.BOUNDARY,
 }
 SNAPSHOTS_MIN = 2
-"""Snapshots at and above a boundary, which is never raised before there are so many."""
+"""Snapshots at and above a boundary: it is never raised before there are this many."""
 TRIES_MAX = 3
 """Failed deletions after which a tombstone is reported."""
 
 
 def own_objects(state: TierState) -> Iterator[str]:
-    """Names outside `@` that the metadata knows besides the segments of live queues."""
+    """Names outside `@` in the metadata, besides the segments of live queues."""
     yield from state.tombstones
     yield from state.index_files
 
 
 async def listed_objects(tier: TierView) -> dict[str, int]:
-    """The size of every object of a tier, with those in its home in the second store.
+    """Return the size of every object of a tier, including those in its home in the second store.
 
-    A listing, and one more where something was ever offloaded.
+    A listing, and one more if segments were ever offloaded.
 
     Raises:
-        Denied: there is a second store, and nobody said where.
+        Denied: there is a second store, but its place is not configured.
         Unavailable: the storage does not answer.
     """
     listed = await tier.store.list("")
@@ -73,10 +73,10 @@ async def listed_objects(tier: TierView) -> dict[str, int]:
 
 
 async def ask_for_second_store(tier: TierView) -> None:
-    """Ask the second store one thing, if something was ever offloaded there; else no request.
+    """Send one request to the second store if segments were ever offloaded there. Otherwise none.
 
     Raises:
-        Denied: nobody said where it is, or it refuses.
+        Denied: its place is not configured, or it refuses.
         Unavailable: it does not answer.
     """
     home = parts_prefix(home_of(tier.state.attempts))
@@ -89,8 +89,8 @@ async def check_journal(
 ) -> AsyncIterator[Finding]:
     """Yield damaged, missing and unknown objects below `@`. Reads each of them once.
 
-    An object that upkeep deletes while we look is not a finding, nor is an entry that a boundary
-    has made meaningless.
+    An object that upkeep deletes during the check is not a finding. Nor is an entry that is
+    obsolete by a boundary.
     """
     names = {name: parsed for name in sorted(sizes) if (parsed := parse_name(name)) is not None}
     boundary = max((n.sequence for n in names.values() if isinstance(n, BoundaryName)), default=0)
@@ -121,7 +121,7 @@ async def check_journal(
 
 
 def _check_numbers(names: Mapping[str, MetadataName], boundary: int) -> Iterator[Finding]:
-    """Yield what the names alone tell: holes, and snapshots and boundaries that are not there."""
+    """Yield findings from the names alone: holes, and missing snapshots and boundaries."""
     snapshots = [n.sequence for n in names.values() if isinstance(n, SnapshotName)]
     entries = [n.sequence for n in names.values() if isinstance(n, EntryName)]
     above = [boundary, *(number for number in entries if number > boundary)]
@@ -144,10 +144,10 @@ def _check_numbers(names: Mapping[str, MetadataName], boundary: int) -> Iterator
 
 
 def _sequence_in(raw: Buffer, name: MetadataName) -> int:
-    """Decode an object, compare it with its name, and return the entry that it knows of.
+    """Decode an object, compare it with its name, and return the sequence in it.
 
     Raises:
-        Corrupt: it is damaged, or is another object than its name says.
+        Corrupt: it is damaged, or contradicts its name.
         NewerVersion: a newer program wrote it.
     """
     match name:
@@ -167,10 +167,10 @@ def _sequence_in(raw: Buffer, name: MetadataName) -> int:
 
 
 def _compared(raw: Buffer, name: EntryName, last: bytes | None) -> bytes:
-    """An entry's own bytes, after its copy was compared with the entry before it.
+    """Return an entry's own bytes, after comparing its copy with the previous entry.
 
     Raises:
-        Corrupt: the copy is damaged, or is not what the entry before it says.
+        Corrupt: the copy is damaged, or differs from the previous entry.
     """
     copy = copy_in(raw, name)
     _, own = decode_entry(raw, name)
@@ -183,7 +183,10 @@ def _compared(raw: Buffer, name: EntryName, last: bytes | None) -> bytes:
 def _check_end(
     names: Mapping[str, MetadataName], state: TierState, known: int
 ) -> Iterator[Finding]:
-    """Yield the newest entries if others tell of them. What the newest alone says, nobody knows."""
+    """Yield missing newest entries that other objects refer to.
+
+    Other losses there are undetectable.
+    """
     newest, epoch = 0, 0
     for name in names.values():
         if isinstance(name, EntryName | BoundaryName):
@@ -199,12 +202,12 @@ def _check_end(
 
 
 def referenced_manifests(state: TierState) -> set[str]:
-    """The manifests that queues refer to."""
+    """Manifests that queues refer to."""
     return {ref.object_name for queue in state.queues.values() for ref in queue.manifests}
 
 
 def unused_objects(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield manifests and copies that an earlier owner never published: the next one deletes them.
+    """Yield unpublished manifests and copies of earlier owners, which the next owner deletes.
 
     Those of the present owner may be about to be published.
     """
@@ -218,7 +221,7 @@ def unused_objects(state: TierState, sizes: Mapping[str, int]) -> Iterator[Findi
 
 
 def _check_known(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield strangers below `@`, manifests that are missing, and tombstones given up."""
+    """Yield unknown objects below `@`, missing manifests, and tombstones with repeated failures."""
     referenced = referenced_manifests(state)
     for name in sorted(referenced - sizes.keys()):
         yield Finding("manifest-missing", name, 0, "a queue refers to it")
@@ -250,10 +253,10 @@ PART_COUNT = "part-count"
 
 
 async def check_parts(tier: TierView) -> AsyncIterator[Finding]:
-    """Yield parts that are counted otherwise than a recount says. One request per manifest.
+    """Yield parts whose counts differ from a recount. One request per manifest.
 
-    Nothing where segments are files, or an older program wrote the tier. What changes while it is
-    counted is counted again; a tier that changes all the time is not told of.
+    Yields nothing if segments are files, or an older program wrote the tier. A part that changes
+    during the count is counted again. A tier that changes all the time is not reported.
     """
     manifests = ManifestReader(tier.store)
     for _ in range(LOOKS_MAX):
@@ -263,7 +266,7 @@ async def check_parts(tier: TierView) -> AsyncIterator[Finding]:
         try:
             wanted = await _recounted(state, manifests)
         except (Corrupt, Denied, OutOfRange):
-            return  # it was told of the queue
+            return  # the check of the queue has reported it
         counted = Counter({name: part.references for name, part in state.parts.items()})
         wrong = [name for name in sorted({*wanted, *counted}) if counted[name] != wanted[name]]
         if not wrong:

@@ -30,10 +30,10 @@ from provider.ranges import ByteRange, QueueOffset
 
 
 def still_stands(judged: Queue, now: Queue | None) -> bool:
-    """Whether all bytes that `judged` speaks of are still published where it says.
+    """Whether all bytes that findings on `judged` refer to are still published at the same place.
 
-    Commits, gaps at the end and sealing change nothing of them. A cut, a trim, a merged manifest
-    and the end of the queue may.
+    Commits, gaps at the end and sealing do not change them. A truncation, a merged manifest and the
+    deletion of the queue may.
     """
     return (
         now is not None
@@ -50,29 +50,28 @@ _FIELDS = {
     Fault.QUEUE_OFFSET: "queue_offset",
     Fault.POSITION: "physical_offset",
 }
-"""The header's field that is wrong; of the other faults `locate_parts` speaks."""
+"""Header field of each fault. Other faults are described by `locate_parts`."""
 
 
 @dataclass(slots=True)
 class RecordCheck:
     """Checks the records of one queue in order of offset, a chunk at a time.
 
-    `next_position` is where the next record must begin: units join without holes, except that a
-    coda of an old Java tier may stand between two segments.
+    `next_position` is the position of the next record: units are adjacent, except for a coda of an
+    old Java tier between two segments.
     """
 
     queue: QueueId
     next_position: int
     decompresses: bool = False
-    """Whether compressed bodies are read to their end, up to `BODY_BYTES_MAX`; takes its time.
-
-    Otherwise only their first bytes are compared with the format."""
+    """Whether compressed bodies are decompressed, up to `BODY_BYTES_MAX`, which is slow. Otherwise
+    only their first bytes are compared with the format."""
     tag_hashes: dict[bytes, int] = field(default_factory=dict[bytes, int])
 
     def check(
         self, first_offset: QueueOffset, units: Units, log: Buffer, log_start: int
     ) -> Iterator[Finding]:
-        """Yield everything wrong with the messages of `units`, whose bytes `log` holds.
+        """Yield all defects of the messages of `units`, whose bytes are in `log`.
 
         `log_start` is the log position of `log[0]`. About 6 us per message.
         """
@@ -109,7 +108,7 @@ class RecordCheck:
 
     @staticmethod
     def _coda_bytes(head: memoryview) -> int:
-        """Length of the coda that `head` is; 0 if it is something else."""
+        """Length of the coda `head`. 0 if it is no coda."""
         magic = int.from_bytes(head[MAGIC_AT : MAGIC_AT + 4], "big")
         return Coda.SIZE if len(head) == Coda.SIZE and magic == BLANK_MAGIC else 0
 
@@ -140,7 +139,7 @@ class RecordCheck:
             yield self._finding(
                 "body-crc", offset, f"body has CRC {found:#010x}, stored {header.body_crc:#010x}"
             )
-        elif parts.body < parts.body_end:  # readers take an empty body as it is
+        elif parts.body < parts.body_end:  # readers accept an empty body
             verify = decompress if self.decompresses else check_compression
             body = record[parts.body : parts.body_end]
             try:
@@ -151,7 +150,7 @@ class RecordCheck:
             yield self._finding("record-crc", offset, "the whole-record CRC does not match")
 
     def _tag_hash(self, properties: bytes) -> int:
-        """Tags code that the properties give; the last TAGS counts."""
+        """Tags code of the properties. The last TAGS counts."""
         _, found, rest = (_PAIR_END + properties).rpartition(_TAGS_NAME)
         tags = rest.partition(_PAIR_END)[0] if found else b""
         if tags not in self.tag_hashes:
@@ -164,7 +163,7 @@ class RecordCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Extents that touch in one object and in the flat file, so that they are read together."""
+    """Extents that are adjacent in one object and in the flat file, to read together."""
 
     holder: str
     start: int
@@ -172,7 +171,7 @@ class _Run:
     object_start: int
     extents: tuple[Extent, ...]
     there_bytes: int
-    """As many of its bytes does the object have."""
+    """Number of its bytes that the object has."""
 
     @property
     def end(self) -> int:
@@ -180,7 +179,7 @@ class _Run:
 
 
 class FlatStream:
-    """Windows over a flat file that move forward, and what its checksums say meanwhile.
+    """Forward windows over a flat file, which verify its checksums on the way.
 
     Memory: a window and `piece_bytes`. Requests: one for each piece, and for each object.
     """
@@ -194,37 +193,37 @@ class FlatStream:
         *,
         piece_bytes: int,
     ) -> None:
-        """`sizes`: of the objects that are there. What lies in others is not read."""
+        """`sizes`: of the existing objects. Bytes in other objects are not read."""
         self._store = store
         self._piece_bytes = piece_bytes
         self._runs = list(_runs_of(queue, segments, sizes))
         self._chunks: list[tuple[int, Buffer]] = []
-        """What is held, by first byte in the flat file; holes lie where nothing could be read."""
+        """Held bytes, by first byte in the flat file. Unreadable bytes are holes."""
         self._run = 0
         self._at = self._runs[0].start if self._runs else 0
         self._extent = 0
         self._extent_bytes = 0
         self._crc = 0
         self.low = self._at
-        """Bytes before it are not held any more."""
+        """Bytes before it are no longer held."""
         self._findings: list[Finding] = []
 
     def __repr__(self) -> str:
         return f"<FlatStream at {self._at}, run {self._run} of {len(self._runs)}>"
 
     def findings(self) -> list[Finding]:
-        """What was found since the last call."""
+        """Return the findings since the last call."""
         found, self._findings = self._findings, []
         return found
 
     async def window(self, wanted: ByteRange) -> tuple[Buffer, list[ByteRange]]:
-        """The bytes of a range that does not begin before `low`, and the holes in it.
+        """Return the bytes of a range that does not begin before `low`, and the holes in it.
 
-        Drops all before it. A hole is what could not be read; it is filled with zeros, and told
-        as long as it is known to be, which may be beyond the window.
+        Drops all bytes before it. A hole is an unreadable range. It is filled with zeros, and
+        returned in its known length, which may exceed the window.
 
         Raises:
-            Unavailable: try again later.
+            Unavailable: retry later.
         """
         assert wanted.start >= self.low, f"{wanted} lies behind {self.low}"
         self._drop(wanted.start)
@@ -249,7 +248,7 @@ class FlatStream:
         return (parts[0] if len(parts) == 1 else b"".join(parts)), holes
 
     async def drain(self) -> None:
-        """Read what is left, for its checksums."""
+        """Read the rest, for its checksums."""
         self._drop(self._runs[-1].end if self._runs else 0)
         while self._run < len(self._runs):
             await self._read_piece(keep_from=self._runs[-1].end)
@@ -259,7 +258,7 @@ class FlatStream:
         self._chunks = [one for one in self._chunks if one[0] + len(one[1]) > start]
 
     async def _read_piece(self, *, keep_from: int) -> None:
-        """Read the next piece; one that cannot be read leaves a hole as long as its run."""
+        """Read the next piece. An unreadable one leaves a hole as long as its run."""
         run = self._runs[self._run]
         if not (self._extent or self._extent_bytes):
             self._at = run.start
@@ -310,7 +309,7 @@ class FlatStream:
 def _runs_of(
     queue: QueueId, segments: Sequence[Segment], sizes: Mapping[str, int]
 ) -> Iterator[_Run]:
-    """The extents of segments, in as few runs as objects and holes allow."""
+    """Extents of segments, in as few runs as objects and holes allow."""
     held: list[Extent] = []
     start, holder, is_whole = 0, "", False
     there_bytes = 0
@@ -341,9 +340,9 @@ def _runs_of(
 UNITS_AT_ONCE = 4_096
 UNIT_PIECE_BYTES = 1 << 20
 LOG_BYTES_AT_ONCE = 16 << 20
-"""Records that are followed at once; read in pieces of as much."""
+"""Bytes of records that are followed at once, and of one read."""
 LOG_RANGE_BYTES_MAX = 128 << 20
-"""No message is as long; what sound units of one read point to is far shorter."""
+"""Limit of the range of one read. No message is as long, and sound units span far less."""
 
 
 async def look_at_queue(
@@ -356,14 +355,14 @@ async def look_at_queue(
     bodies: bool = False,
     contents: bool = True,
 ) -> AsyncIterator[list[Finding]]:
-    """Yield what is wrong with a queue as its record says, some findings at a time.
+    """Yield defects of a queue against its record, some findings at a time.
 
-    `container` must always give the same record. Adds the names of its objects to `known`. Objects
-    that `sizes` lacks, or has shorter than published, are asked for again first. `bodies`: also
-    decompress them.
+    `container` must always return the same record. Adds the names of its objects to `known`. Sizes
+    of objects that `sizes` lacks, or has shorter than published, are first queried again. `bodies`:
+    decompress them too.
 
     Raises:
-        Unavailable: the storage does not answer, so nothing can be said.
+        Unavailable: the storage does not answer, so the result is unknown.
     """
     flat: dict[SegmentType, list[Segment]] = {}
     try:
@@ -394,7 +393,7 @@ async def grown(
     flat: Mapping[SegmentType, Sequence[Segment]],
     sizes: Mapping[str, int],
 ) -> dict[str, int]:
-    """Sizes of objects that a listing has not shown, or not as long as they are published."""
+    """Sizes of objects that a listing has missed, or shown shorter than published."""
     grown: dict[str, int] = {}
     for segments in flat.values():
         for segment in segments:
@@ -411,7 +410,7 @@ async def grown(
 
 
 def check_joins(queue: Queue, flat: Mapping[SegmentType, Sequence[Segment]]) -> Iterator[Finding]:
-    """Yield where a queue's segments do not join, or its units do not reach its end. Pure."""
+    """Yield places where a queue's segments are not adjacent, or its units end early. Pure."""
     jumps = {UNIT_BYTES * gap.start: UNIT_BYTES * gap.end for gap in queue.gaps}
     for kind, segments in flat.items():
         for before, after in pairwise(segments):
@@ -429,7 +428,7 @@ def check_joins(queue: Queue, flat: Mapping[SegmentType, Sequence[Segment]]) -> 
 
 
 def check_extents(queue: QueueId, segment: Segment, sizes: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield extents of a segment that do not join, and objects that are missing or short. Pure."""
+    """Yield extents of a segment that are not adjacent, and missing or short objects. Pure."""
     name, end = segment_name(queue, segment.type, segment.base), 0
     for extent in segment.extents:
         if extent.position != end or extent.length <= 0:
@@ -444,7 +443,7 @@ def check_extents(queue: QueueId, segment: Segment, sizes: Mapping[str, int]) ->
 
 
 class _QueueLook:
-    """Follows every unit of a queue to its record, over both flat files side by side."""
+    """Follows every unit of a queue to its record, over both flat files in parallel."""
 
     def __init__(
         self,
@@ -469,7 +468,7 @@ class _QueueLook:
         self._check: RecordCheck | None = None
 
     async def batches(self) -> AsyncIterator[list[Finding]]:
-        """Yield what is wrong, a few thousand messages at a time."""
+        """Yield defects, a few thousand messages at a time."""
         container = self._container
         for segment in self._segments:
             offset = segment.base // UNIT_BYTES
@@ -488,7 +487,7 @@ class _QueueLook:
         yield [*self._units.findings(), *self._log.findings(), *self._unclaimed()]
 
     async def _follow(self, offset: QueueOffset, end: QueueOffset) -> tuple[list[Finding], int]:
-        """What is wrong with the first messages of a range, and the offset behind them."""
+        """Check the first messages of a range. Return the findings and the next offset."""
         container = self._container
         try:
             units, holes = await self._units_of(offset, end)
@@ -516,13 +515,13 @@ class _QueueLook:
         return found, end
 
     def _next_position(self, units: Units) -> int:
-        """Where the first of some units must point to, as the record before it says."""
+        """Expected position of the first of some units, after the previous record."""
         if self._check is None:
             return int(units["position"][0])
         return self._lost.get(self._check.next_position, self._check.next_position)
 
     def _unread(self, offset: int, end: int, reason: str) -> Finding:
-        """The finding of messages that nothing can be said of; what follows begins anew."""
+        """Create the finding for unreadable messages. The check restarts after them."""
         self._check = None
         detail = f"messages [{offset}, {end}) were not checked: {reason}"
         return Finding("unreadable", str(self._container.id), offset, detail)
@@ -530,7 +529,7 @@ class _QueueLook:
     async def _units_of(
         self, offset: QueueOffset, end: QueueOffset
     ) -> tuple[Units, list[ByteRange]]:
-        """The units of a range, with their holes; read again only where damaged segments overlap.
+        """Units of a range, with their holes. Read again only if damaged segments overlap.
 
         A hole is in bytes of the flat file.
         """
@@ -541,7 +540,7 @@ class _QueueLook:
         return decode_units(units), holes
 
     async def _log_window(self, place: ByteRange) -> tuple[Buffer, list[ByteRange]]:
-        """Bytes of the log, with their holes; read again only where damaged units point back."""
+        """Bytes of the log, with their holes. Read again only if damaged units point back."""
         if place.start < self._log.low:
             return await self._container.log(place), []
         return await self._log.window(place)
@@ -555,7 +554,7 @@ class _QueueLook:
 
 
 def _messages_in(holes: Sequence[ByteRange], end: QueueOffset) -> tuple[int, int]:
-    """The messages before `end` whose units lie in the first hole: [first, behind)."""
+    """Messages before `end` whose units lie in the first hole: [first, behind)."""
     if not holes:
         return end, end
     hole = holes[0]
@@ -563,7 +562,7 @@ def _messages_in(holes: Sequence[ByteRange], end: QueueOffset) -> tuple[int, int
 
 
 def _parts(units: Units, holes: Sequence[ByteRange]) -> Iterator[tuple[int, int, bool]]:
-    """Units by whether their records can be read: (first, behind, is there), in order, all."""
+    """Groups of units by readable records: (first, behind, is there), in order, all of them."""
     starts = units["position"].astype(np.int64)
     ends = starts + units["size"]
     is_there = np.ones(len(units), np.bool_)
@@ -575,10 +574,10 @@ def _parts(units: Units, holes: Sequence[ByteRange]) -> Iterator[tuple[int, int,
 
 
 def _log_range(container: MessageQueueContainer, units: Units, next_position: int) -> ByteRange:
-    """Where the records of some units lie, from the record before on, so that codas are seen.
+    """Log range of some units' records, from the previous record on, to include codas.
 
     Raises:
-        ValueError: the units are damaged: together they point to more than is ever read at once.
+        ValueError: the units are damaged: their range exceeds the limit of one read.
     """
     start = min(int(units["position"][0]), next_position)
     end = int(units["position"][-1]) + int(units["size"][-1]) + Coda.SIZE
@@ -589,6 +588,6 @@ def _log_range(container: MessageQueueContainer, units: Units, next_position: in
 
 
 def _fitting(positions: Sequence[int], sizes: Sequence[int]) -> int:
-    """How many leading units to read at once; at least one, even where they are damaged."""
+    """Number of leading units to read at once. At least one, even if they are damaged."""
     ends = [at + size - positions[0] for at, size in zip(positions, sizes, strict=True)]
     return max(1, bisect_right(ends, LOG_BYTES_AT_ONCE))

@@ -40,45 +40,45 @@ from provider.stores.forwarding import ForwardingStore, Result
 from provider.stores.packed_segments import PartName
 
 UNCLAIMED_MAX = 10_000
-"""Objects that nothing refers to whose first sight is remembered, about 100 bytes each."""
+"""Limit of remembered unreferenced objects, about 100 bytes each."""
 
 
 class ScrubPlace(NamedTuple):
-    """The last piece of work that was done; work is done in the order of these."""
+    """Last unit of work that was done. Work is done in the order of these."""
 
     phase: int = 0
-    """0: segments of queues; 1: index files; 2: what lies in storage, which ends a round."""
+    """0: segments of queues; 1: index files; 2: objects in storage, which ends a round."""
     name: str = ""
-    """The topic, or the index file."""
+    """Topic, or index file."""
     queue_id: int = -1
     type: int = -1
     base: int = -1
-    """Of the segment that was read last; -1 before the first of a flat file."""
+    """Base of the last segment read. -1 before the first of a flat file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubMark:
-    """What one run leaves to the next."""
+    """State saved by one run for the next."""
 
     number: int = 0
-    """Which run it was, from 1; 0: there was none."""
+    """Number of the run, from 1. 0: no run."""
     round: int = 1
-    """How often everything was begun."""
+    """Number of rounds begun."""
     place: ScrubPlace = field(default_factory=ScrubPlace)
     began_ms: int = 0
-    """When the round began, Unix ms; 0: it has not."""
+    """Begin of the round, Unix ms. 0: not begun."""
     findings: int = 0
-    """Of the round so far."""
+    """Findings of the round so far."""
     unclaimed: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Objects that nothing referred to at the end of the last round: when each was seen first."""
+    """Objects unreferenced at the end of the last round, with the time of their first sight."""
 
     def encode(self) -> bytes:
-        """JSON; the fields by name, the place as an array."""
+        """Encode as JSON: the fields by name, the place as an array."""
         return orjson.dumps({**asdict(self), "place": list(self.place)})
 
     @classmethod
     def decode(cls, raw: bytes, name: ScrubName) -> Self:
-        """Read a mark; one that cannot be read is that of a run which left nothing."""
+        """Decode a mark. An unreadable one is replaced by an initial one."""
         begun = cls(name.number)
         try:
             found: Any = orjson.loads(raw)
@@ -101,24 +101,25 @@ class ScrubMark:
 
 
 async def read_mark(store: ObjectStore) -> ScrubMark:
-    """The newest mark. A listing of few names, and one request."""
+    """Read the newest mark. A listing of few names, and one request."""
     names = await _names(store)
     if not names:
         return ScrubMark()
     try:
         raw = await store.read(str(names[-1]))
-    except NotFound:  # a run that ended now has replaced it
+    except NotFound:  # a run that just ended has replaced it
         return ScrubMark(names[-1].number)
     return ScrubMark.decode(bytes(raw), names[-1])
 
 
 async def write_mark(store: ObjectStore, mark: ScrubMark) -> None:
-    """Leave a mark, whose number is the one behind the last, and delete the older ones.
+    """Write a mark with the next number, and delete the older ones.
 
     Raises:
-        AlreadyExists: another run ended meanwhile.
-        Denied: the storage allows no writing.
-        Unavailable: unknown outcome; the next run goes on from this mark or the one before.
+        AlreadyExists: another run ended since.
+        Denied: the storage is read-only.
+        Unavailable: the outcome is unknown. The next run continues from this mark or the previous
+            one.
     """
     name = ScrubName(mark.number)
     await store.create(str(name), [mark.encode()])
@@ -141,14 +142,14 @@ ItemT = TypeVar("ItemT")
 
 
 class CountedStore(ForwardingStore):
-    """Counts requests, as an object store does."""
+    """Counts requests like an object store."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
         self.operations = 0
 
     async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        """Objects by name; `ObjectStore.list`."""
+        """List objects by name (`ObjectStore.list`)."""
         found = await super().list(prefix, after=after)
         self.operations += len(found) // ENTRIES_PER_REQUEST
         return found
@@ -165,7 +166,7 @@ class CountedStore(ForwardingStore):
 
 
 class _CountedView(TierView):
-    """A tier whose requests are counted."""
+    """Tier view whose requests are counted."""
 
     def __init__(self, tier: TierView, store: CountedStore) -> None:
         super().__init__(store, tier)
@@ -176,7 +177,7 @@ class _CountedView(TierView):
 
 
 class Scrubber:
-    """One run: `run` yields what it finds, and `mark` says afterwards where it ended.
+    """Single run of a scrub: `run` yields its findings, and `mark` has its end.
 
     Memory: one queue's segments, a piece of 16 MiB, and at the end of a round the names in storage.
     """
@@ -190,11 +191,11 @@ class Scrubber:
         clock: Clock,
         behind_s: float,
     ) -> None:
-        """`operations_max`: requests after which no further piece of work begins.
+        """`operations_max`: requests after which no further unit of work begins.
 
-        A piece is a segment (a request for 16 MiB of it), an index file, or all names in storage
-        (one for 1,000 names, one for each journal entry and manifest). `behind_s`: seconds that a
-        commit under way has to be published before what it made is told.
+        A unit is a segment (a request for each 16 MiB), an index file, or all names in storage (one
+        request for 1,000 names, and one for each journal entry and manifest). `behind_s`: seconds
+        that a commit under way has for its publication before its files are reported.
         """
         self._store = CountedStore(tier.store)
         self._tier = _CountedView(tier, self._store)
@@ -203,7 +204,7 @@ class Scrubber:
         self._behind_s = behind_s
         began_ms = mark.began_ms or clock.now_ms()
         self.mark = replace(mark, number=mark.number + 1, began_ms=began_ms)
-        """What is done so far, as the next run is to find it."""
+        """Progress, as the next run will read it."""
         self.is_round_over = False
         self.bytes_read = 0
 
@@ -212,13 +213,13 @@ class Scrubber:
 
     @property
     def operations(self) -> int:
-        """Requests so far, those for newer metadata not counted."""
+        """Requests so far, except those for newer metadata."""
         return self._store.operations
 
     async def run(self) -> AsyncIterator[Finding]:
-        """Do pieces of work until the quota is used or the round is over.
+        """Do units of work until the quota is used or the round is over.
 
-        `mark` follows each piece, so that what ends a run early loses one piece.
+        `mark` is updated after each unit, so an early end loses at most one unit.
 
         Raises:
             Unavailable: the storage does not answer.
@@ -239,7 +240,7 @@ class Scrubber:
         )
 
     async def _work(self) -> AsyncGenerator[tuple[ScrubPlace, Finding | None]]:
-        """Findings, and behind those of each piece of work its place without one."""
+        """Findings, and after those of each unit of work its place without one."""
         done = self.mark.place
         for queue in sorted(self._tier.state.queues):
             if (QUEUES, *queue) >= (done.phase, done.name, done.queue_id):
@@ -259,7 +260,7 @@ class Scrubber:
     async def _queue(
         self, queue: QueueId, done: ScrubPlace
     ) -> AsyncIterator[tuple[ScrubPlace, Finding | None]]:
-        """The segments of a queue behind `done`."""
+        """Check the segments of a queue after `done`."""
         begin = ScrubPlace(QUEUES, *queue)
         flat, found = await self._settled(queue, self._segments)
         if done < begin:
@@ -283,7 +284,7 @@ class Scrubber:
         queue: QueueId,
         look: Callable[[Queue], Awaitable[tuple[ItemT | None, list[Finding]]]],
     ) -> tuple[ItemT | None, list[Finding]]:
-        """What a look finds that still stands when the metadata is the newest."""
+        """Repeat a check with newer metadata until its findings are confirmed."""
         item: ItemT | None = None
         found: list[Finding] = []
         for _ in range(LOOKS_MAX):
@@ -294,12 +295,12 @@ class Scrubber:
             if not found:
                 break
             await take_newer(self._tier)
-            if self._tier.queue(queue) is record:  # else parts may have been merged meanwhile
+            if self._tier.queue(queue) is record:  # else parts may have been merged since
                 break
         return item, found
 
     async def _segments(self, record: Queue) -> tuple[list[Segment] | None, list[Finding]]:
-        """All readable segments of a queue, and whether they join."""
+        """All readable segments of a queue, and findings on their adjacency."""
         container = self._tier.container(record.id)
         if container is None:
             return None, []
@@ -312,7 +313,7 @@ class Scrubber:
         return joined, list(check_joins(record, readable))
 
     async def _segment(self, record: Queue, segment: Segment) -> list[Finding]:
-        """Read a segment as it is published now; sizes are asked for only where that fails."""
+        """Read a segment as published now. Sizes are queried only if that fails."""
         queue, now = record.id, self._published(record, segment)
         if now is None:
             return []
@@ -328,7 +329,7 @@ class Scrubber:
         return [*check_extents(queue, now, sizes), *found]
 
     def _published(self, record: Queue, segment: Segment) -> Segment | None:
-        """The segment as a newer record has it; None if it is cut or trimmed away."""
+        """Segment in a newer record. None if it was truncated."""
         live = record.segments(segment.type)
         for one in live:
             if one.base == segment.base:
@@ -345,7 +346,7 @@ class Scrubber:
         return stream.findings()
 
     async def _storage(self) -> AsyncIterator[Finding]:
-        """The metadata, and what is there and nothing refers to; remembers the orphans."""
+        """Check the metadata and unreferenced objects, and remember the orphans."""
         tier, known = self._tier, self.mark.unclaimed
         sizes = await listed_objects(tier)
         async for finding in check_metadata(tier, sizes):
@@ -369,15 +370,15 @@ class Scrubber:
 
 
 def unclaimed_since(mark: ScrubMark, before_ms: int) -> list[str]:
-    """Objects that nothing refers to, as far as known since before a time, by name. Pure."""
+    """Objects known to be unreferenced since before a time, by name. Pure."""
     return sorted(name for name, seen_ms in mark.unclaimed.items() if seen_ms <= before_ms)
 
 
 def may_be_deleted(state: TierState, name: str) -> bool:
-    """Whether an object that nothing refers to has the name of one that a tier made. Pure.
+    """Whether an unreferenced object has the name of an object of a tier. Pure.
 
-    What bears any other name is somebody's else, and of a queue that the tier does not have it may
-    be all that is left of messages.
+    Any other name belongs to another program. A file of a queue that the tier does not have may be
+    the only copy of messages.
     """
     if PartName.parse(name) or KeptName.parse(name) or IndexBase.parse(name):
         return True

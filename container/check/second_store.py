@@ -1,7 +1,7 @@
-"""Whether the second store that somebody configured is the one that a tier was offloaded to.
+"""Verification that the configured second store is the one that a tier was offloaded to.
 
-The first offload leaves an object there that names its tier, and the journal says where that was.
-A place without that object is another one: without a look, all that was offloaded would seem lost.
+The first offload creates an object there that names its tier, and the journal records the place. A
+place without that object is another store: without this check, all offloaded bytes would seem lost.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ FORMAT = 1
 
 
 def mark(home: str, broker: Broker) -> bytes:
-    """What the object says by which a second store is known again: JSON, for people too."""
+    """Content of the object that identifies a second store: JSON, readable for people too."""
     said = {"format": FORMAT, "home": home, "cluster": broker.cluster, "broker": broker.name}
     return orjson.dumps(said)
 
@@ -29,18 +29,18 @@ def mark(home: str, broker: Broker) -> bytes:
 async def refuse_other_second_store(
     store: ObjectStore, attempts: Mapping[str, Attempt], given: str
 ) -> None:
-    """Refuse a second store that has not what the tier's first offload left there.
+    """Refuse a second store without the object that the tier's first offload created there.
 
-    One read; none where nothing was offloaded, no second store was given, or those who offloaded
-    did not leave it yet.
+    One read. None if nothing was offloaded, no second store is configured, or the offload has not
+    created the object yet.
 
     Args:
         store: both stores.
         attempts: of the tier's state.
-        given: where the second store is said to be; "": nowhere.
+        given: configured place of the second store. "": none.
 
     Raises:
-        Denied: it is another one; the sentence names both places. Or it refuses us.
+        Denied: it is another one, and the error names both places; or it refuses access.
         NewerVersion: a newer program has offloaded the tier in another way.
         Unavailable: it does not answer.
     """
@@ -68,20 +68,22 @@ async def register_at_second_store(
 ) -> None:
     """Register the owner of a tier at its second store, and refuse the owner of another copy.
 
-    Each owner leaves the same nonce in both stores, first in the tier's own, and removes older
-    ones, first in the second store. Those that cannot be deleted stay for a later owner. A copy of
-    the tier lacks the nonces of later owners of the original, and lies at another place. Two
-    listings, two creates and two deletes.
+    Each owner creates the same nonce in both stores, first in the tier's own, and deletes older
+    ones, first in the second store. Undeletable ones are left to a later owner. A copy of the tier
+    lacks the nonces of later owners of the original, and lies at another place. Two listings, two
+    creates and two deletes.
 
     Args:
         store: both stores.
         home: of the tier in the second one.
         nonce: of this owner.
-        where: the place of the tier's first store; content of the registration.
-        is_new: accept this copy, whatever is registered there; the others are refused from then on.
+        where: place of the tier's first store, the content of the registration.
+        is_new: accept this copy whatever is registered there. Other copies are refused from then
+            on.
 
     Raises:
-        Denied: another copy of the tier uses this second store, or that of `is_new` stays there.
+        Denied: another copy of the tier uses this second store, or cannot be unregistered
+            (`is_new`).
         Unavailable: a store does not answer.
     """
     far_prefix = f"{parts_prefix(home)}{OWNER_PREFIX}"
@@ -99,12 +101,12 @@ async def register_at_second_store(
     older = [name for name in far if name not in ours]
     try:
         await store.delete(older)
-        # Not earlier: a registration there whose nonce is not here is that of another copy.
+        # Not earlier: a registration whose nonce is not here belongs to another copy.
         names = [str(RegistrationName(one)) for one in near]
         await store.delete([name for name in names if name not in ours])
     except (Denied, Unavailable):
         if is_new:
-            raise  # those of other copies must go
+            raise  # those of other copies must be deleted
 
 
 async def _registered(store: ObjectStore, prefix: str) -> set[str]:
@@ -121,7 +123,7 @@ def _copy_text(place: str, where: str) -> str:
 
 
 def lacking_text(given: str) -> str:
-    """Why a place where nothing of a tier is cannot be its second store."""
+    """Error text for a second store without any object of the tier."""
     return (
         f"the second store at {given} has nothing of this tier, so it is not what the tier was "
         f"offloaded to: is it another account, or a disk that is not mounted?"

@@ -1,4 +1,4 @@
-"""Check of a whole tier, published bytes and what lies past the published ends."""
+"""Check of a whole tier: published bytes, and bytes past the published ends."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,29 +33,29 @@ from provider.stores.packed_segments import PartName
 from provider.stores.two_stores import is_offloaded
 
 LOOK_BYTES = 1 << 20
-"""Records behind an end are counted in so many bytes at most."""
+"""Limit of bytes in which records after an end are counted."""
 UNPUBLISHED = "unpublished"
 UNKNOWN_QUEUE = "unknown-queue"
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Bytes behind the published end of a queue's CommitLog."""
+    """Bytes after the published end of a queue's CommitLog."""
 
     queue: QueueId
     holder: str
     start: int
     """First byte in the file."""
     size: int
-    """Length of the file."""
+    """Length of the file in bytes."""
     log_position: int
     next_offset: int
     copies: tuple[str, ...]
-    """Copies of this file that cuts have made."""
+    """Copies of this file, made by truncations."""
 
 
 def tails(state: TierState, sizes: Mapping[str, int]) -> list[Tail]:
-    """Where the record behind the last published one of each queue would lie. Pure, O(queues)."""
+    """Bytes after the published end of each queue's log. Pure, O(queues)."""
     found: list[Tail] = []
     copies: dict[str, list[str]] = {}
     for name in state.tombstones:
@@ -79,7 +79,7 @@ def _tail(
         holder, start = object_name(queue.id, live[-1], extent), extent.object_offset
         start += extent.length
         if extent.object_name or live[-1].sealed_ms is not None:
-            return None  # no commit writes behind the end of a part, or of a closed segment
+            return None  # no commit writes after the end of a part, or of a sealed segment
     else:
         holder, start = next_file, 0
     if sizes.get(holder, 0) <= start:
@@ -89,7 +89,7 @@ def _tail(
 
 
 async def look_behind(store: ObjectStore, tail: Tail) -> Finding | None:
-    """Whether whole, valid records of the queue lie behind its end. One request, or two."""
+    """Search for whole, valid records of the queue after its end. One or two requests."""
     end = min(tail.size, tail.start + LOOK_BYTES)
     try:
         raw = memoryview(await store.read(tail.holder, ByteRange(tail.start, end)))
@@ -107,7 +107,7 @@ async def look_behind(store: ObjectStore, tail: Tail) -> Finding | None:
 
 
 async def _is_cut_off(store: ObjectStore, tail: Tail, raw: Buffer) -> bool:
-    """Whether a cut has made a copy of these bytes."""
+    """Whether these bytes are in a copy that a truncation made."""
     place = ByteRange(tail.start, tail.start + len(raw))
     for name in tail.copies:
         try:
@@ -119,7 +119,7 @@ async def _is_cut_off(store: ObjectStore, tail: Tail, raw: Buffer) -> bool:
 
 
 def _whole_records(raw: memoryview, tail: Tail) -> tuple[int, int]:
-    """How many records that can be the queue's next ones `raw` begins with, and their length."""
+    """Number of records that begin `raw` and may be the queue's next, and their length."""
     count = at = 0
     while at < len(raw):
         try:
@@ -164,7 +164,7 @@ def unknown_queues(state: TierState, names: Iterable[str]) -> dict[QueueId, list
 
 
 def unknown_queue(queue: QueueId, names: Iterable[str], sizes: Mapping[str, int]) -> Finding:
-    """The finding for files of a queue that the tier does not have."""
+    """Finding for files of a queue that the tier does not have."""
     known = [sizes[name] for name in names if name in sizes]
     detail = (
         f"the tier has no such queue, but {len(known)} files of it with {sum(known)} bytes: its "
@@ -175,13 +175,13 @@ def unknown_queue(queue: QueueId, names: Iterable[str], sizes: Mapping[str, int]
 
 
 def unclaimed_parts(state: TierState, names: Iterable[str]) -> list[str]:
-    """Parts of the present owner that nothing refers to (yet). Pure."""
+    """Unreferenced parts of the present owner, perhaps not published yet. Pure."""
     parts = ((name, PartName.parse(name)) for name in names)
     return [name for name, part in parts if part is not None and part.epoch >= state.broker.epoch]
 
 
 LOOKS_FOR_PARTS = 10
-"""Waits for the publication of parts that nothing refers to: 20 seconds with those of `check`."""
+"""Waits for the publication of unreferenced parts: 20 seconds with those of `check`."""
 
 
 def _unseen(_bytes: int) -> None:
@@ -198,24 +198,25 @@ async def check_tier(
     clock: Clock | None = None,
     behind_s: float = 0.0,
 ) -> AsyncIterator[Finding]:
-    """Yield everything that is wrong with a tier, never stopping at the first finding.
+    """Yield all defects of a tier. Never stops at the first finding.
 
-    Both directions: what the metadata says is there whole (objects, checksums, units, records,
-    joins), and what is there is known to the metadata (orphans). Reads every byte once; memory is
-    bounded by some tens of MiB and the listing.
+    Checks both directions: everything in the metadata exists and is intact (objects, checksums,
+    units, records, joins), and every object is in the metadata (orphans). Reads every byte once.
+    Memory is some tens of MiB and the listing.
 
     Args:
-        tier: what to check. A reader's metadata is refreshed where something seems to be wrong.
+        tier: the tier. A reader's metadata is refreshed after a suspected defect.
         journal: False for a tier of the Java store, which has none.
-        bodies: True to decompress every compressed body, too. One that cannot be is the message of
-            a producer that made a mistake, and no damage of the tier.
-        contents: False to read no messages, for somebody who does (an audit).
-        progress: is told the bytes of CommitLogs followed by their units since the last call.
-        clock: with it, what lies behind the published ends is told, too.
-        behind_s: if anything lies there, seconds that a commit under way has to be published.
+        bodies: True to decompress every compressed body too. An undecompressable one is a mistake
+            of its producer, not damage of the tier.
+        contents: False to read no messages, for a caller that does so itself (an audit).
+        progress: called with the bytes of CommitLogs that were followed by units since the last
+            call.
+        clock: if given, bytes after the published ends are reported too.
+        behind_s: seconds that a commit under way has for its publication, if there are such bytes.
 
     Raises:
-        Unavailable: the storage does not answer, so nothing can be said.
+        Unavailable: the storage does not answer, so the result is unknown.
     """
     sizes = await listed_objects(tier)
     if journal:
@@ -239,16 +240,16 @@ async def check_tier(
 
 
 def is_metadata(name: str) -> bool:
-    """Whether an object is none that holds messages, by its name; `check_journal` sees to those."""
+    """Whether an object holds no messages, by its name. `check_journal` checks these."""
     return name.startswith("@") and PartName.parse(name) is None
 
 
 def may_be_a_commit(state: TierState, name: str) -> bool:
-    """Whether a commit that is not published, perhaps never will be, may have made this object.
+    """Whether an unpublished commit, which may never be published, may have created this object.
 
-    One commit may end a segment and begin others, and the first commit of a queue is not known by
-    anything else. The next commit of that range writes the same files. A part, or an index
-    file, can be published only while the owner that made it has the tier.
+    A commit may end a segment and begin others, and the first commit of a queue is not recorded
+    elsewhere. The next commit of that range writes the same files. A part or an index file can only
+    be published while its creator owns the tier.
     """
     part = PartName.parse(name)
     if part is not None:
@@ -264,7 +265,7 @@ def may_be_a_commit(state: TierState, name: str) -> bool:
 
 
 async def check_metadata(tier: TierView, sizes: Mapping[str, int]) -> AsyncIterator[Finding]:
-    """Tell what two looks in a row find, or one, if nothing has changed since."""
+    """Yield findings that two checks in a row agree on, or one if nothing has changed since."""
     seen, before = sizes, tier.state.sequence
     found = [finding async for finding in check_journal(tier.store, tier.state, seen)]
     for _ in range(LOOKS_MAX):
@@ -303,7 +304,7 @@ async def _check_queue(
     bodies: bool,
     contents: bool,
 ) -> AsyncIterator[Finding]:
-    """Check one queue, again if what its findings were judged by is no more.
+    """Check one queue, and again if the state that its findings depend on has changed.
 
     Adds the names of its objects to `known`.
     """
@@ -341,7 +342,7 @@ def _always(record: Queue) -> Callable[[QueueId], Queue]:
 
 
 async def _list_again(tier: TierView, queue: QueueId, sizes: dict[str, int]) -> None:
-    """Put what lies in a queue's directory now into `sizes`."""
+    """Update `sizes` by the present objects in a queue's directory."""
     prefix = f"{queue}/"
     for name in [name for name in sizes if name.startswith(prefix)]:
         del sizes[name]
@@ -351,7 +352,7 @@ async def _list_again(tier: TierView, queue: QueueId, sizes: dict[str, int]) -> 
 async def check_unclaimed(
     tier: TierView, names: Sequence[str], sizes: Mapping[str, int]
 ) -> AsyncIterator[Finding]:
-    """Yield objects of no queue, unless a commit may have made them, or they are gone by now."""
+    """Yield objects of no queue, unless a commit may have created them, or they are gone by now."""
     orphans = [name for name in names if not may_be_a_commit(tier.state, name)]
     if not orphans:
         return
@@ -378,7 +379,7 @@ async def check_unclaimed(
 async def published_names(
     tier: TierView, queues: Iterable[QueueId]
 ) -> tuple[set[str], StoreError | None]:
-    """Objects that these queues and the tier name, and why those in a manifest are not among them.
+    """Names of the objects of these queues and the tier, and the error of an unreadable manifest.
 
     One request for each manifest. Memory: the names, about 100 bytes each.
     """
@@ -407,9 +408,9 @@ async def check_behind(
     clock: Clock,
     behind_s: float,
 ) -> AsyncIterator[Finding]:
-    """Yield what lies behind the published ends, and still does after a while.
+    """Yield objects and records after the published ends that remain after a while.
 
-    Parts have longer than other things: an owner that merges publishes several together.
+    Parts get more time: an owner that merges publishes several together.
     """
     state = tier.state.copy()
     behind = [tail for tail in tails(state, sizes) if await look_behind(tier.store, tail)]
@@ -435,7 +436,7 @@ async def check_behind(
 
 
 async def _pass(tier: TierView, clock: Clock, seconds: float, times_max: int) -> None:
-    """Wait, again and again, until something was published meanwhile."""
+    """Wait until an entry is published, at most `times_max` times `seconds`."""
     sequence = tier.state.sequence
     for _ in range(times_max):
         await clock.sleep(seconds)
