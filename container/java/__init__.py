@@ -1,1 +1,1 @@
-"""RocketMQ's own tiered metadata: read it, import a tier from it, export ours as it."""
+"""RocketMQ's own tiered metadata: reading it, import of a tier, export of ours."""

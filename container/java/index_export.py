@@ -1,8 +1,8 @@
-"""Our index files as a Java broker reads them: with as many slots as it is configured with.
+"""Export of index files for a Java broker, with its configured number of slots.
 
-RocketMQ takes the number of slots of a sealed file from its configuration, and tells its files
-apart by the moment at which they begin. What no index file of ours covers is read for its keys, so
-that the broker finds every message.
+RocketMQ takes the number of slots of a sealed file from its configuration, and identifies its files
+by their begin times. Messages that no index file of ours covers are read for their keys, so that
+the broker finds every message.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -28,31 +28,31 @@ from provider.errors import Corrupt, Denied, OutOfRange
 from provider.ranges import QueueOffset
 
 FILE_ITEMS_MAX = 1 << 21
-"""Items of one file, unless one of ours has more; some 250 bytes of memory each, with its parts."""
+"""Items of one file, unless one of ours has more. Some 250 bytes of memory each, with its parts."""
 COLLECTED_ITEMS_MAX = 1 << 18
 PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class JavaIndexLimits:
-    """What the broker's configuration says of its index files."""
+    """Limits of index files from the broker's configuration."""
 
     slots: int
-    """`tieredStoreIndexFileMaxHashSlotNum`."""
+    """Number of slots of a file (`tieredStoreIndexFileMaxHashSlotNum`)."""
     items_max: int = FILE_ITEMS_MAX
-    """Items of one file; a broker reads files with more than it would write itself."""
+    """Items of one file. A broker also reads files with more items than its own limit."""
 
 
 async def rebuild_index(reader: TierReader, limits: JavaIndexLimits) -> list[IndexFile]:
-    """Write index files for a Java broker into the tier; they are not part of our metadata.
+    """Write index files for a Java broker into the tier. They are not part of our metadata.
 
-    A file that an earlier call has written is used again. Reads the index files, and every message
-    that none of them covers; costs one listing, and a request or two a file. Holds
-    `limits.items_max` items at some 250 bytes, and the slots of a file.
+    A file of an earlier call is reused. Reads the index files, and every message that none of them
+    covers. Costs one listing, and one or two requests a file. Holds `limits.items_max` items at
+    some 250 bytes, and the slots of a file.
 
     Raises:
         Denied, Unavailable: the tier cannot be read, or written to.
-        ValueError: so many slots do not fit into a file.
+        ValueError: this number of slots does not fit into a file.
     """
     writer = _Writer(reader, limits)
     await writer.prepare()
@@ -70,12 +70,12 @@ async def rebuild_index(reader: TierReader, limits: JavaIndexLimits) -> list[Ind
 
 
 async def _parts(reader: TierReader) -> AsyncIterator[tuple[MergedPart, int]]:
-    """All keys of all messages: of files, and read for those that no good file covers."""
+    """Keys of all messages: from files, and read for messages that no good file covers."""
     good: list[IndexFile] = []
     ours = [one for one in reader.state.index_files.values() if one.coverage]
     for file in sorted(ours, key=lambda one: (one.end_timestamp, one.base)):
         if file.cuts:
-            continue  # it has items of other messages, which a Java broker would take
+            continue  # it has items of other messages, which a Java broker would accept
         try:
             raw = await read_whole(reader.store, file)
         except (Corrupt, Denied, OutOfRange):
@@ -93,7 +93,7 @@ async def _parts(reader: TierReader) -> AsyncIterator[tuple[MergedPart, int]]:
 
 
 async def _read_items(reader: TierReader, good: Iterable[IndexFile]) -> AsyncIterator[KeyItems]:
-    """The keys of messages that no file has; damaged messages have none."""
+    """Read the keys of messages that no file covers. Damaged messages have none."""
     covered = covered_by_files(good)
     for queue in sorted(reader.state.queues.values(), key=lambda one: one.id):
         container = reader.container(queue.id)
@@ -109,7 +109,7 @@ async def _read_items(reader: TierReader, good: Iterable[IndexFile]) -> AsyncIte
 
 
 def _sealed(collected: list[KeyItems]) -> tuple[MergedPart, int]:
-    """Collected items as a part like any other."""
+    """Seal collected items to a part like any other."""
     items = joined(collected)
     begin = fitting_begin(int(items["store_timestamp"].min())) if len(items) else 0
     raw = seal_index(items, slots=fitting_slots(len(items)), begin_timestamp=begin)
@@ -119,7 +119,7 @@ def _sealed(collected: list[KeyItems]) -> tuple[MergedPart, int]:
 
 
 class _Writer:
-    """Writes files behind those that a Java broker has written."""
+    """Writes files after those that a Java broker has written."""
 
     def __init__(self, reader: TierReader, limits: JavaIndexLimits) -> None:
         self._reader = reader
@@ -132,7 +132,7 @@ class _Writer:
         self.written: list[IndexFile] = []
 
     async def prepare(self) -> None:
-        """Find what is there. One listing."""
+        """Find the existing files. One listing."""
         for entry in await self._reader.store.list(INDEX_PREFIX):
             base = IndexBase.parse(entry.name)
             if base is None or base.epoch:
@@ -142,7 +142,7 @@ class _Writer:
                 self._left.setdefault(entry.size_bytes, []).append((base.number, entry.name))
 
     async def write(self, group: list[MergedPart]) -> None:
-        """Make one file of some parts, under the next base."""
+        """Merge some parts into one file, under the next base."""
         begin = self._free_begin(group)
         raw = merge_sealed(
             group, slots=self._limits.slots, begin_timestamp=begin, newest_first=True
@@ -167,7 +167,7 @@ class _Writer:
         )
 
     def _free_begin(self, group: list[MergedPart]) -> int:
-        """A begin that no other file has: a Java broker keeps one file of each."""
+        """Begin that no other file has: a Java broker keeps one file of each."""
         headers = [IndexHeader.decode(part.raw, path=part.path) for part in group]
         begin = min((one.begin_timestamp for one in headers if one.items), default=0)
         while begin in self._begins:
@@ -175,7 +175,7 @@ class _Writer:
         return begin
 
     async def _stored(self, raw: NDArray[np.uint8], checksum: int) -> tuple[int, str]:
-        """Base and name under which the bytes lie."""
+        """Write the bytes, unless they exist. Return their base and name."""
         store = self._reader.store
         for base, name in self._left.get(len(raw), ()):
             if crc32c(await store.read(name)) == checksum:

@@ -15,11 +15,11 @@ from provider.object_store import Buffer
 from provider.ranges import QueueOffset
 
 DEPTH_MAX = 32
-"""Deepest nesting that is read; RocketMQ's file has five levels."""
+"""Limit of nesting. RocketMQ's file has five levels."""
 NUMBER_DIGITS_MAX = 64
 
 ObjectKey = tuple[tuple[str, "Json"], ...]
-"""An object that stood as a key: its fields, sorted by name."""
+"""Object used as a key: its fields, sorted by name."""
 JsonObject = dict["str | ObjectKey", "Json"]
 Json = None | bool | int | float | str | list["Json"] | JsonObject
 
@@ -37,14 +37,14 @@ _WORDS: dict[str, Json] = {"null": None, "true": True, "false": False}
 
 
 def parse_loose_json(raw: Buffer, *, path: str) -> Json:
-    """The value that `raw`, the contents of the file `path`, holds. O(length).
+    """Parse `raw`, the contents of the file `path`. O(length).
 
-    Read beyond strict JSON: unquoted numbers and words as keys (a number key becomes its text),
-    objects as keys, single quotes, control characters inside strings. Of equal keys the last
+    Accepts beyond strict JSON: unquoted numbers and words as keys (a number key becomes its text),
+    objects as keys, single quotes, control characters inside strings. The last of equal keys
     counts, as in Java.
 
     Raises:
-        Corrupt: anything else, with the byte position.
+        Corrupt: any other input, with the byte position.
     """
     data = bytes(raw)
     try:
@@ -55,7 +55,7 @@ def parse_loose_json(raw: Buffer, *, path: str) -> Json:
 
 
 class _Reader:
-    """A cursor over the text; each method reads one thing and moves behind it."""
+    """Cursor over the text. Each method reads one item and moves past it."""
 
     def __init__(self, text: str, path: str) -> None:
         self._text = text
@@ -79,12 +79,12 @@ class _Reader:
         self._at = found.end() if found else self._at
 
     def _peek(self) -> str:
-        """The next character that is not blank; "" at the end."""
+        """Next character that is not blank. "" at the end."""
         self._skip_blank()
         return self._text[self._at : self._at + 1]
 
     def _take(self, character: str) -> bool:
-        """Move over `character` if it is next."""
+        """Skip `character` if it is next."""
         if self._peek() != character:
             return False
         self._at += 1
@@ -196,7 +196,7 @@ class _Reader:
             pieces.append(self._escape())
 
     def _escape(self) -> str:
-        """What stands behind a backslash."""
+        """Decode the part of an escape after the backslash."""
         kind = self._text[self._at : self._at + 1]
         self._at += 1
         if kind == "u":
@@ -209,7 +209,7 @@ class _Reader:
         return _ESCAPES[kind]
 
     def _utf16(self) -> str:
-        """The character of one `u` escape, or of two that are a surrogate pair."""
+        """Decode one `u` escape, or two that are a surrogate pair."""
         start = self._at
         units = self._match(_HEX4) or self._fail("escape without four digits")
         if self._text.startswith("\\u", self._at) and units[:2].lower() in ("d8", "d9", "da", "db"):
@@ -223,7 +223,7 @@ class _Reader:
 
 
 UNSET_TIMESTAMP = INT64_MAX
-"""What Java writes for the timestamps of a segment without messages."""
+"""Java's value for the timestamps of a segment without messages."""
 
 SEGMENT_TABLES = {
     SegmentType.COMMIT_LOG: "commitLogFileSegmentTable",
@@ -232,14 +232,14 @@ SEGMENT_TABLES = {
 }
 
 OFFSETS_TABLE = "tieredstoreOffsetTable"
-"""Ours; RocketMQ passes over it, and leaves it out when it writes the file again."""
+"""Table of ours. RocketMQ ignores it, and drops it when it writes the file again."""
 
 _QUEUE_ID = re.compile("[0-9]{1,10}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class JavaSegment:
-    """One segment. The fields are in fastjson's order, which is the class's in Java."""
+    """Segment record. The fields are in fastjson's order, which is the class's in Java."""
 
     path: str
     """`<broker>/<topic>/<queue id>`; 5.1.0: the provider's full path."""
@@ -263,7 +263,7 @@ class JavaSegment:
 
 @dataclass(frozen=True, slots=True)
 class JavaQueue:
-    """One queue; the offsets are -1 and not kept up since 5.3."""
+    """Queue record. The offsets are -1 and not maintained since 5.3."""
 
     broker_name: str
     topic: str
@@ -275,19 +275,19 @@ class JavaQueue:
 
 @dataclass(frozen=True, slots=True)
 class JavaTopic:
-    """One topic."""
+    """Topic record."""
 
     topic_id: int
     topic: str
     status: int
     reserve_time: int
-    """Hours; -1 for the default."""
+    """Hours. -1 for the default."""
     update_timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
 class FileKey:
-    """Which flat file a segment belongs to; its text is the key of a segment table."""
+    """Identity of a segment's flat file. Its text is the key of a segment table."""
 
     broker_name: str
     queue: QueueId
@@ -298,7 +298,7 @@ class FileKey:
 
 @dataclass(frozen=True, slots=True)
 class KnownOffsets:
-    """What the files of a queue do not tell: its gaps, and its offsets if it holds no message."""
+    """Facts that a queue's files do not show: its gaps, and its offsets if it has no message."""
 
     min_offset: QueueOffset
     next_offset: QueueOffset
@@ -311,15 +311,15 @@ SegmentTable = Mapping[FileKey, tuple[JavaSegment, ...]]
 
 @dataclass(frozen=True, slots=True)
 class JavaMetadata:
-    """The whole file."""
+    """Contents of the whole file."""
 
     segments: Mapping[SegmentType, SegmentTable]
     queues: tuple[JavaQueue, ...]
     topics: tuple[JavaTopic, ...]
     topic_serial_number: int = -1
-    """The last topic id that was given."""
+    """Last topic id that was assigned."""
     offsets: Mapping[FileKey, KnownOffsets] = field(default_factory=dict[FileKey, KnownOffsets])
-    """Of those queues of a tier of ours that have gaps or hold no message."""
+    """Offsets of those queues of our tier that have gaps or hold no message."""
 
 
 SEGMENT_FIELDS = {
@@ -333,16 +333,16 @@ SEGMENT_FIELDS = {
     "endTimestamp": "end_timestamp",
     "sealTimestamp": "seal_timestamp",
 }
-"""Names in the file, in fastjson's order, and ours."""
+"""Field names in the file, in fastjson's order, and ours."""
 
 
 def parse_java_metadata(raw: Buffer, *, path: str) -> JavaMetadata:
-    """Read the contents of the file `path`. O(length).
+    """Decode the contents of the file `path`. O(length).
 
-    Unknown fields are passed over; absent tables are empty, absent numbers 0.
+    Unknown fields are ignored. Missing tables are empty, missing numbers 0.
 
     Raises:
-        Corrupt: it is not such a file. Where the text itself is damaged, the position says where.
+        Corrupt: it is no such file. If the text itself is damaged, the error has the position.
     """
     reader = _Fields(path)
     root = reader.object(parse_loose_json(raw, path=path), "the file")
@@ -368,7 +368,7 @@ def parse_java_metadata(raw: Buffer, *, path: str) -> JavaMetadata:
 
 
 class _Fields:
-    """Typed access to parsed JSON; whatever has another type is `Corrupt`."""
+    """Typed access to parsed JSON. A value of another type raises `Corrupt`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -480,7 +480,7 @@ def _parse_topic(reader: _Fields, value: Json) -> JavaTopic:
 
 
 def encode_java_metadata(metadata: JavaMetadata) -> bytes:
-    """The file as RocketMQ 5.3 and later load it: strict JSON, keys quoted. O(length)."""
+    """Encode the file for RocketMQ 5.3 and later: strict JSON, quoted keys. O(length)."""
     root: dict[str, Any] = {
         name: {
             str(key): {str(s.base_offset): _segment_object(s) for s in segments}

@@ -46,7 +46,7 @@ from provider.object_store import Buffer, ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
 JAVA_NEW = 0
-"""The only status that Java 5.3 and later write."""
+"""Only status that Java 5.3 and later write."""
 
 
 def export_java_metadata(
@@ -56,12 +56,12 @@ def export_java_metadata(
     now_ms: int,
     index_files: Sequence[IndexFile] = (),
 ) -> JavaMetadata:
-    """The metadata of Java's tiered store for the same tree. Pure.
+    """Convert the metadata to those of Java's tiered store for the same tree. Pure.
 
-    `segments` holds all segments of every queue, those in manifests included. Only segments that
-    lie whole in a file of their own can be told to Java. Index files of ours are left out: Java
-    reads only those that have as many slots as it is configured with; `index_files` are such
-    (`index_export.py`). Gaps stand in a table of ours, for an import: Java passes over it.
+    `segments` holds all segments of every queue, including those in manifests. Only segments that
+    are files of their own can be exported. Index files of ours are left out: Java reads only files
+    with its configured number of slots. `index_files` are such files (`index_export.py`). Gaps are
+    in a table of ours, for an import. Java ignores it.
 
     Raises:
         ValueError: a segment lies in packed objects.
@@ -128,29 +128,29 @@ def _java_segment(path: str, segment: Segment) -> JavaSegment:
 
 UNITS_AT_ONCE = 4_096
 LOG_BYTES_AT_ONCE = 16 << 20
-"""Of records in memory at once, if one is not longer."""
+"""Bytes of records in memory at once, unless one is longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Items:
-    """Records or units of a queue: where each ends in its flat file, and its message's time.
+    """Records or units of a queue: the end of each in its flat file, and its message's time.
 
-    Bytes between two records that hold none are one too, with the first offset that a gap lost.
+    Bytes between two records that hold none count as one, with the first offset that a gap lost.
     """
 
     offsets: NDArray[np.int64]
     ends: NDArray[np.int64]
     timestamps: NDArray[np.int64]
     alone: NDArray[np.bool_]
-    """Those that hold no record: they are extents of their own."""
+    """Items that hold no record. They are extents of their own."""
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    """Bytes of each that were verified; none of those without a record."""
+    """Verified bytes of each. 0 for an item without a record."""
     sums: NDArray[np.uint32]
     """CRC-32C of those bytes."""
 
     def of(self, segment: Segment) -> "_Items":
-        """Those that end in `segment`; the last ends with it, a coda behind it included."""
+        """Items that end in `segment`. The last ends with it, including a coda after it."""
         first = int(np.searchsorted(self.ends, segment.base, side="right"))
         last = int(np.searchsorted(self.ends, segment.end, side="right"))
         ends = self.ends[first:last].copy()
@@ -159,7 +159,7 @@ class _Items:
         return replace(self.rows(rows), ends=ends)
 
     def rows(self, rows: slice) -> "_Items":
-        """Some of them."""
+        """Select some items."""
         return _Items(
             self.offsets[rows],
             self.ends[rows],
@@ -171,7 +171,7 @@ class _Items:
         )
 
     def runs(self) -> list[slice]:
-        """What may be in one extent: neither a gap nor bytes without a record lie amid it."""
+        """Slices for one extent each, without gaps and without bytes of no record inside."""
         apart = np.diff(self.offsets, prepend=self.offsets[:1]) > 1
         apart |= self.alone
         apart[1:] |= self.alone[:-1]
@@ -186,18 +186,17 @@ async def queue_with_checksums(
     extent_bytes_max: int,
     progress: Callable[[int], None],
 ) -> Queue:
-    """The record of a Java queue with extents as our own commits would have made them.
+    """Return the record of a Java queue with extents like those of our own commits.
 
-    Reads every byte twice, past caches: the first time each record is verified, with its body and
-    its checksum; the second time an extent's checksum is made, of the same bytes. Holds 90 bytes a
-    message, and `LOG_BYTES_AT_ONCE` or an extent.
-    `progress` is told the bytes of records read since the last call. All segments but the last of
-    each flat file become sealed. What lies in the log behind the last unit's record (Java died
-    between the two) is no part of it.
+    Reads every byte twice, without caches. The first read verifies each record, with its body and
+    its checksum. The second one derives the checksum of each extent from the same bytes. Holds 90
+    bytes a message, and `LOG_BYTES_AT_ONCE` or an extent. `progress` is called with the bytes of
+    records read since the last call. All segments but the last of each flat file become sealed.
+    Bytes in the log after the last unit's record (Java crashed between the two writes) are dropped.
 
     Raises:
-        Corrupt, OutOfRange: a unit, or the record that it points to, is damaged, or was read
-            otherwise the second time; the position is the place.
+        Corrupt, OutOfRange: a unit, or the record that it points to, is damaged, or the second read
+            returned other bytes. The position is its place.
     """
     with cache_use(past=True):
         return await _queue_with_checksums(container, store, extent_bytes_max, progress)
@@ -211,7 +210,7 @@ async def _queue_with_checksums(
 ) -> Queue:
     queue = container.record
     if not any(segment.extents for segment in queue.commit_log):
-        return queue  # it has no message, and our export says where it goes on
+        return queue  # it has no message, and our export has its next offset
     records, units = await _items(container, progress)
     logs = _until(queue.commit_log, int(records.ends[-1]))
     log = [await _imported(store, queue, s, records, extent_bytes_max) for s in logs]
@@ -225,7 +224,7 @@ async def _queue_with_checksums(
 
 
 def _until(segments: Sequence[Segment], end: int) -> list[Segment]:
-    """The segments up to byte `end` of their flat file; each has one extent, as Java's have."""
+    """Segments up to byte `end` of their flat file. Each has one extent, as Java's have."""
     return [
         replace(s, extents=(s.extents[0]._replace(length=min(s.size, end - s.base)),))
         for s in segments
@@ -236,7 +235,7 @@ def _until(segments: Sequence[Segment], end: int) -> list[Segment]:
 async def _items(
     container: MessageQueueContainer, progress: Callable[[int], None]
 ) -> tuple[_Items, _Items]:
-    """Where the queue's records and units end. Units before `min_offset` have no record left."""
+    """Ends of the queue's records and units. Units before `min_offset` have no record."""
     queue = container.record
     offset = queue.min_offset
     found: list[_Items] = []
@@ -350,7 +349,7 @@ def _sums(raw: Buffer, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> N
 
 
 def _log_range(queue: Queue, units: Units) -> ByteRange:
-    """Where the records of some units lie; the last may lie behind a coda."""
+    """Log range of some units' records. The last may lie after a coda."""
     start = int(units["position"][0])
     end = int(units["position"][-1]) + int(units["size"][-1]) + Coda.SIZE
     end = min(end, queue.flat_end(SegmentType.COMMIT_LOG))
@@ -360,7 +359,7 @@ def _log_range(queue: Queue, units: Units) -> ByteRange:
 async def _imported(
     store: ObjectStore, queue: Queue, segment: Segment, items: _Items, bytes_max: int
 ) -> Segment:
-    """The segment with extents that were read."""
+    """Segment with extents that were read and summed."""
     mine = items.of(segment)
     name = segment_name(queue.id, segment.type, segment.base)
     extents: list[Extent] = []
@@ -393,9 +392,9 @@ async def _imported(
 
 
 def _sealed(segments: Sequence[Segment], *, goes_on: bool) -> tuple[Segment, ...]:
-    """All but the last are closed for good; those without messages go.
+    """Seal all but the last segment. Segments without messages are dropped.
 
-    Not `goes_on`: the queue ends with a gap, and what follows begins a segment.
+    Not `goes_on`: the queue ends with a gap, and the next message begins a segment.
     """
     kept = [segment for segment in segments if segment.extents]
     closed = [replace(s, sealed_ms=s.sealed_ms or s.end_timestamp) for s in kept]
@@ -407,9 +406,9 @@ def _sealed(segments: Sequence[Segment], *, goes_on: bool) -> tuple[Segment, ...
 async def java_metadata_of(
     reader: TierReader, *, clock: Clock, index_files: Sequence[IndexFile] = ()
 ) -> bytes:
-    """The text of a `tieredStoreMetadata.json` with which the Java store opens this tree.
+    """Text of a `tieredStoreMetadata.json` with which the Java store opens this tree.
 
-    Reads the manifests, no message. `index_files`: what `rebuild_index` has written for it.
+    Reads the manifests, no message. `index_files`: files that `rebuild_index` has written for it.
 
     Raises:
         ValueError: a segment lies in packed objects, which Java does not know.
@@ -427,15 +426,15 @@ async def java_metadata_of(
 
 @dataclass(frozen=True, slots=True)
 class JavaContents:
-    """What a Java tier holds, read, with checksums and times of our own."""
+    """Contents of a Java tier, with checksums and times of our own."""
 
     queues: list[Queue]
-    """Those that are whole."""
+    """Queues that are intact."""
     index_files: list[IndexFile]
     damage: dict[QueueId, StoreError]
-    """Why other queues cannot be imported; `INDEX_QUEUE` stands for an index file."""
+    """Reasons why other queues cannot be imported. The key `INDEX_QUEUE` is for an index file."""
     behind: dict[QueueId, StoreError]
-    """Queues with messages that the metadata do not know, which lie in other files of the tier."""
+    """Queues with messages that the metadata lacks, in other files of the tier."""
 
 
 async def read_java_tier(
@@ -445,13 +444,13 @@ async def read_java_tier(
     extent_bytes_max: int,
     progress: Callable[[int], None],
 ) -> JavaContents:
-    """Read every queue of a Java tier, except some; damage to one ends none of the others.
+    """Read every queue of a Java tier, except some. Damage of one does not stop the others.
 
-    Reads every byte twice and index files once, and lists the tier once; `progress` is told the
-    bytes of records read since the last call.
+    Reads every byte twice and index files once, and lists the tier once. `progress` is called with
+    the bytes of records read since the last call.
 
     Raises:
-        Unavailable: try again.
+        Unavailable: retry later.
     """
     found = JavaContents([], [], {}, await _unknown_files(reader))
     for queue in sorted(reader.state.queues.keys() - without):
@@ -480,7 +479,7 @@ async def read_java_tier(
 
 
 async def _unknown_files(reader: TierReader) -> dict[QueueId, StoreError]:
-    """Queues with a log file behind all that the metadata know: the metadata are the older ones."""
+    """Queues with a log file beyond the metadata, which are therefore outdated."""
     found: dict[QueueId, StoreError] = {}
     for entry in await reader.store.list(""):
         name = parse_segment_name(entry.name)
@@ -500,10 +499,10 @@ async def _unknown_files(reader: TierReader) -> dict[QueueId, StoreError]:
 
 
 def import_of(reader: TierReader, contents: JavaContents) -> list[Operation]:
-    """What makes the topics, queues and index files of a Java tier ours. Pure.
+    """Operations that import the topics, queues and index files of a Java tier. Pure.
 
-    It is published by the entry that takes the tier: an owner that knew nothing of the files
-    would take them for what a dead one left, and write over them.
+    The entry that takes over the tier publishes them. An owner that did not know the files would
+    treat them as garbage of a dead owner, and overwrite them.
     """
     topics = sorted(reader.state.topics.values(), key=lambda topic: topic.topic_id)
     operations: list[Operation] = [*map(PutTopic, topics), *map(PutQueue, contents.queues)]

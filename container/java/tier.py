@@ -1,8 +1,8 @@
-"""A tier that the Java store wrote, as our metadata, for reading it as it is.
+"""A tier written by the Java store, converted to our metadata for reading.
 
-Java trusts the recorded size of every segment but the last, and takes the object's own length for
-that one; so do we, cut back to whole units whose records are there. A queue that is damaged is
-served as far as it can be, and hides no other.
+Java trusts the recorded size of every segment but the last, and uses the object's own length for
+that one. So does this module, cut back to whole units with existing records. A damaged queue is
+served as far as possible, and hides no other.
 """
 
 from bisect import bisect_right
@@ -35,40 +35,41 @@ JAVA_DELETED = 2
 UNITS_AT_ONCE = 4_096
 RECORD_HEAD_BYTES_MAX = layout_of(BORN_HOST_V6).store_host
 POSITION_BYTES = 8
-"""At the beginning of a unit."""
+"""Bytes of the position at the beginning of a unit."""
 DAMAGE = (Corrupt, Denied, OutOfRange)
-"""What concerns the queue alone where it is met."""
+"""Errors that concern only the queue in which they occur."""
 
 
 @dataclass(frozen=True, slots=True)
 class JavaTier:
-    """A Java tier as far as it could be understood."""
+    """Readable parts of a Java tier."""
 
     state: TierState
     damage: Mapping[QueueId, StoreError]
-    """Why a queue is served only in part, or not at all; `INDEX_QUEUE` stands for the index files.
-    Damage that only reading shows, such as a file missing in the middle, is not here."""
+    """Reasons why a queue is served only in part, or not at all. The key `INDEX_QUEUE` is for the
+    index files. Damage that only reading shows, such as a missing file in the middle, is not here.
+    """
 
 
 @dataclass(slots=True)
 class _Loading:
-    """One queue under way."""
+    """Queue being loaded."""
 
     key: FileKey
     damage: StoreError | None = None
-    """What was met first and could be passed over."""
+    """First error that did not stop the load."""
 
 
 async def load_java_tier(
     store: ObjectStore, metadata: JavaMetadata, *, cluster: str, broker: str
 ) -> JavaTier:
-    """What a Java tier holds for `broker`, as our metadata, without any checksum.
+    """Convert a Java tier's data of `broker` to our metadata, without any checksum.
 
     Costs two sizes and three small reads a queue.
 
     Raises:
-        NotFound: the metadata says nothing of this broker.
-        Unavailable: try again.
+        NotFound: the metadata does not have this broker.
+        Unavailable: retry later.
     """
     keys = {key for table in metadata.segments.values() for key in table}
     names = {key.broker_name for key in keys} | {queue.broker_name for queue in metadata.queues}
@@ -106,7 +107,7 @@ async def load_java_tier(
 
 
 async def _load_index_file(store: ObjectStore, found: JavaSegment, state: TierState) -> None:
-    """One of Java's sealed index files: known, so that it is kept and can be told to Java again."""
+    """Load one of Java's sealed index files, so that it is kept and can be exported again."""
     _refuse_impossible(SegmentType.INDEX.name, found.base_offset, found.size)
     if found.size < IndexHeader.SIZE:
         return
@@ -121,7 +122,7 @@ async def _load_index_file(store: ObjectStore, found: JavaSegment, state: TierSt
 async def _load_what_is_whole(
     store: ObjectStore, metadata: JavaMetadata, key: FileKey
 ) -> tuple[Queue | None, StoreError | None]:
-    """One queue, as far as it can be served, and what was met that says there was more."""
+    """Load a queue as far as possible. Also return the first error, which shows a loss."""
     loading = _Loading(key)
     try:
         return await _load_queue(store, metadata, loading), loading.damage
@@ -132,7 +133,7 @@ async def _load_what_is_whole(
 async def _load_queue(
     store: ObjectStore, metadata: JavaMetadata, loading: _Loading
 ) -> Queue | None:
-    """One queue; None for one without messages. Ends before newest files that are missing."""
+    """Load a queue. None if it has no messages. Missing newest files end the queue early."""
     key = loading.key
     flat: dict[SegmentType, list[Segment]] = {}
     for kind in FLAT_FILES:
@@ -190,7 +191,7 @@ def _emptied(
     logs: Sequence[Segment],
     units: Sequence[Segment],
 ) -> Queue | None:
-    """A queue of ours without messages: where it goes on, and what it lost. None for one of Java's.
+    """Queue of ours without messages: its next offset, and its gaps. None for one of Java's.
 
     The metadata and the files must agree that there is no message.
     """
@@ -207,7 +208,7 @@ def _emptied(
 
 
 def _segment(queue: QueueId, kind: SegmentType, found: JavaSegment) -> Segment:
-    """A segment with one extent over all of it."""
+    """Segment with one extent over all of it."""
     base, size = found.base_offset, found.size
     _refuse_impossible(f"{queue}/{kind.name}", base, size)
     if kind == SegmentType.CONSUME_QUEUE and base % UNIT_BYTES:
@@ -228,13 +229,13 @@ def _segment(queue: QueueId, kind: SegmentType, found: JavaSegment) -> Segment:
 
 
 def _refuse_impossible(path: str, base: int, size: int) -> None:
-    """Raise `Corrupt` for a segment that no file can be."""
+    """Raise `Corrupt` for an impossible segment."""
     if base < 0 or size < 0 or base + size > INT64_MAX:
         raise Corrupt(f"a segment of {size} bytes at {base}", path, max(base, 0))
 
 
 def _resized(segment: Segment, size: int) -> Segment:
-    """The segment with another length."""
+    """Copy of a segment with another length."""
     if size <= 0:
         return replace(segment, extents=())
     extent = segment.extents[0] if segment.extents else Extent(0, 0, None, QueueOffset(0), 0, 0)
@@ -244,7 +245,7 @@ def _resized(segment: Segment, size: int) -> Segment:
 async def _last_whole_unit(
     store: ObjectStore, queue: QueueId, units: Sequence[Segment], *, log_end: int
 ) -> int:
-    """The offset behind the last unit whose record lies in the log: what may be read."""
+    """Offset after the last unit whose record lies in the log: the readable end."""
     for segment in reversed(units):
         count = segment.size // UNIT_BYTES
         name = segment_name(queue, SegmentType.CONSUME_QUEUE, segment.base)
@@ -263,10 +264,10 @@ async def _last_whole_unit(
 async def _first_offset(
     store: ObjectStore, queue: QueueId, log: Segment, units: Sequence[Segment]
 ) -> int:
-    """Queue offset of the log's first record: units before it have lost their bytes.
+    """Queue offset of the log's first record. Units before it have lost their bytes.
 
-    The record and its unit must point at each other. Where they do not, it is looked for among
-    the units, so that damage there, or a missing file, hides nothing else.
+    The record and its unit must point at each other. If they do not, the unit is searched for, so
+    that damage there, or a missing file, hides nothing else.
     """
     name = segment_name(queue, SegmentType.COMMIT_LOG, log.base)
     low, high = units[0].base // UNIT_BYTES, units[-1].end // UNIT_BYTES
@@ -289,7 +290,7 @@ async def _first_offset(
 
 
 def _nth(ranges: Sequence[range], number: int) -> int:
-    """The offset of the unit `number`; between two segments a gap may lie."""
+    """Offset of the unit `number`. A gap may lie between two segments."""
     for one in ranges:
         if number < len(one):
             return one[number]
@@ -300,7 +301,7 @@ def _nth(ranges: Sequence[range], number: int) -> int:
 async def _unit_position(
     store: ObjectStore, queue: QueueId, units: Sequence[Segment], offset: int
 ) -> int:
-    """Where in the log the unit of a queue offset points. One request."""
+    """Log position that the unit of a queue offset points to. One request."""
     at = offset * UNIT_BYTES
     segment = units[bisect_right(units, at, key=lambda one: one.base) - 1]
     name = segment_name(queue, SegmentType.CONSUME_QUEUE, segment.base)
