@@ -1,1 +1,1 @@
-"""What a path in a tier says, both ways: RocketMQ's names and those of our own objects."""
+"""Names of a tier's objects, formatted and parsed: RocketMQ's paths, and our own objects."""

@@ -21,10 +21,10 @@ def _is_surrogate(character: str) -> bool:
 
 
 def check_path_component(name: str) -> str | None:
-    """Why `name` cannot be one safe path component, or None if it can. O(length).
+    """Return the reason why `name` is no safe path component. None if it is one. O(length).
 
-    For topics, clusters and brokers: a name from outside must never reach another directory, a
-    name of ours (those begin with `@`), or an error of the file system.
+    For topics, clusters and brokers: an external name must never lead to another directory, to one
+    of our own names (which begin with `@`), or to an error of the file system.
     """
     reason = None
     if not name:
@@ -45,7 +45,7 @@ def check_path_component(name: str) -> str | None:
 
 
 class QueueId(NamedTuple):
-    """One queue of the broker."""
+    """Identity of a queue of the broker."""
 
     topic: str
     queue_id: int
@@ -55,7 +55,7 @@ class QueueId(NamedTuple):
 
 
 class SegmentType(IntEnum):
-    """Which flat file a segment belongs to; the numbers are RocketMQ's."""
+    """Type of flat file that a segment belongs to. The numbers are RocketMQ's."""
 
     COMMIT_LOG = 0
     CONSUME_QUEUE = 1
@@ -63,14 +63,14 @@ class SegmentType(IntEnum):
 
 
 FLAT_FILES = (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)
-"""The flat files of a queue."""
+"""Flat files of a queue."""
 
 
 def named_queue(topic: str, queue_id: int) -> QueueId:
-    """The queue that two arguments name. O(1).
+    """Build a queue identity from two arguments. O(1).
 
     Raises:
-        ValueError: the topic is no text, or the queue id no whole number.
+        ValueError: the topic is not a str, or the queue id is not a whole number.
     """
     if type(topic) is str and type(queue_id) is int:
         return QueueId(topic, queue_id)
@@ -81,10 +81,10 @@ def named_queue(topic: str, queue_id: int) -> QueueId:
 
 
 def whole_number(name: str, value: int) -> int:
-    """The value of an argument that is a whole number; True and 1.0 are none. O(1).
+    """Validate an argument as a whole number. True and 1.0 are none. O(1).
 
     Raises:
-        ValueError: it is another type; names the argument.
+        ValueError: it has another type. The error names the argument.
     """
     if type(value) is int:
         return value

@@ -1,4 +1,4 @@
-"""The names that RocketMQ gives to directories and files, and their meaning read back.
+"""RocketMQ's names of directories and files, formatted and parsed.
 
 ```
 <hash8(cluster)>_<cluster>/<broker>/<topic>/<queue id>/COMMIT_LOG/<hash8(base)><base>
@@ -22,7 +22,7 @@ HASH_DIGITS = 8
 INT64_MAX = 2**63 - 1
 INT32_MAX = 2**31 - 1
 NAMES_KEPT_MAX = 4096
-"""File names that are remembered, some 150 bytes each: a hash of MD5 costs 2 us or more."""
+"""Cached file names, some 150 bytes each. An MD5 hash costs at least 2 us."""
 
 _COMPONENTS = 4
 _DIGITS = re.compile(r"[0-9]+", re.ASCII)
@@ -40,7 +40,7 @@ def cluster_directory(cluster: str) -> str:
 
 
 def parse_cluster_directory(name: str) -> str | None:
-    """The cluster whose directory has this name; None if it is not one."""
+    """Cluster of a directory name. None if the name is no cluster's."""
     cluster = name[HASH_DIGITS + 1 :]
     if check_path_component(cluster) is not None or cluster_directory(cluster) != name:
         return None
@@ -48,7 +48,7 @@ def parse_cluster_directory(name: str) -> str | None:
 
 
 def broker_directory(cluster: str, broker: str) -> str:
-    """A broker's directory under the tier's root."""
+    """Path of a broker's directory under the tier's root."""
     return f"{cluster_directory(cluster)}/{broker}"
 
 
@@ -60,7 +60,7 @@ def base_file_name(base: int) -> str:
 
 
 def parse_base_file_name(name: str) -> int | None:
-    """The base in a segment's file name; None if the name is not one."""
+    """Base in a segment's file name. None for any other name."""
     base = parse_local_file_name(name[HASH_DIGITS:])
     return base if base is not None and base_file_name(base) == name else None
 
@@ -72,7 +72,7 @@ def local_file_name(start: int) -> str:
 
 
 def parse_local_file_name(name: str) -> int | None:
-    """The first byte in a local file's name; None if the name is not one."""
+    """First byte in a local file's name. None for any other name."""
     if len(name) != BASE_DIGITS or not _DIGITS.fullmatch(name):
         return None
     start = int(name)
@@ -81,7 +81,7 @@ def parse_local_file_name(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SegmentName:
-    """What a segment's path says. `parse_segment_name(str(name)) == name`."""
+    """Parsed path of a segment. `parse_segment_name(str(name)) == name`."""
 
     queue: QueueId
     type: SegmentType
@@ -103,7 +103,7 @@ def index_name(base: int) -> str:
 
 
 def parse_segment_name(path: str) -> SegmentName | None:
-    """The meaning of a path relative to the broker's directory; None if it is not a segment's."""
+    """Parse a path relative to the broker's directory. None if it is not a segment's."""
     components = path.split("/")
     if len(components) != _COMPONENTS:
         return None

@@ -7,33 +7,34 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INDEX_QUEUE, parse_segment_name
 
 NUMBER_BITS = 42
-"""4 TiB of index files of RocketMQ's own, and some 2 million owners, have room below 2**63."""
+"""Bits of the number: 4 TiB of RocketMQ's index files, and some 2 million owners, fit below 2**63.
+"""
 
 
 INDEX_PREFIX = f"{INDEX_QUEUE}/{SegmentType.INDEX.name}/"
-"""Where all index files lie, RocketMQ's and ours."""
+"""Directory of all index files, RocketMQ's and ours."""
 
 
 class IndexBase(NamedTuple):
-    """Where a file lies in the flat file of all index files: which one it is of which owner.
+    """Position of a file in the flat file of all index files: its owner, and its number.
 
-    RocketMQ's files follow each other there; it reads them whether they do or not. Bases of files
-    that it made are lower than those of the first owner, so their epoch is 0.
+    RocketMQ's files are adjacent there, but RocketMQ also reads files that are not. Bases of files
+    that RocketMQ wrote are lower than those of the first owner, so their epoch is 0.
     """
 
     epoch: int
-    """Of the owner that wrote it."""
+    """Epoch of the owner that wrote it."""
     number_of_owner: int
-    """Which of that owner's files it is, from 1."""
+    """Number of the file among that owner's files, from 1."""
 
     @property
     def number(self) -> int:
-        """The base, in bytes."""
+        """Base in bytes."""
         return self.epoch << NUMBER_BITS | self.number_of_owner
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """What an object's name says; None if it is not an index file's."""
+        """Parse an object's name. None if it is not an index file's."""
         parsed = parse_segment_name(name)
         if parsed is None or parsed.type is not SegmentType.INDEX:
             return None
@@ -49,7 +50,8 @@ FOLLOWED_PREFIX = "@followed/"
 SCRUB_PREFIX = "@scrub/"
 OWNER_PREFIX = "@owner/"
 MADE_AGAIN = f"{OWNER_PREFIX}made-again-"
-"""Begins the name of an empty object of a tier that was made of the files of an earlier one."""
+"""Prefix of the name of an empty object in a tier that was recreated from an earlier one's files.
+"""
 
 SEQUENCE_DIGITS = 20
 EPOCH_DIGITS = 10
@@ -65,7 +67,7 @@ class EntryName(NamedTuple):
 
 
 class BoundaryName(NamedTuple):
-    """A boundary: `@boundary/<sequence>`. Entries up to it may be gone; none may be created."""
+    """A boundary: `@boundary/<sequence>`. Entries up to it may be deleted. None may be created."""
 
     sequence: int
 
@@ -74,14 +76,14 @@ class BoundaryName(NamedTuple):
 
 
 class ClaimName(NamedTuple):
-    """Somebody is about to take the tier: `@boundary/claim-<epoch>-<nonce>`.
+    """Claim on a tier before its takeover: `@boundary/claim-<epoch>-<nonce>`.
 
-    It lies beside the boundaries so that one listing shows both. Programs that do not know claims
-    pass over it.
+    It lies beside the boundaries, so that one listing shows both. Programs that do not know claims
+    ignore it.
     """
 
     epoch: int
-    """The epoch that the fence will have."""
+    """Epoch of the future fence."""
     nonce: str
     """16 random bytes, hexadecimal."""
 
@@ -90,7 +92,7 @@ class ClaimName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """What a name says; None if it is not a claim's."""
+        """Parse a name. None if it is not a claim's."""
         found = _CLAIM.match(name)
         return None if found is None else cls(int(found[1]), found[2])
 
@@ -113,7 +115,7 @@ _MANIFEST_TEXT = f"{MANIFEST_PREFIX}%s/%d/%d-%d-%0{SEQUENCE_DIGITS}d-%0{EPOCH_DI
 def manifest_text(  # noqa: PLR0917 - what a name says
     queue: QueueId, kind: int, level: int, base: int, epoch: int, nonce: str
 ) -> str:
-    """The text of a `ManifestName`, which is not made."""
+    """Text of a `ManifestName`, without creating one."""
     return _MANIFEST_TEXT % (*queue, kind, level, base, epoch, nonce)
 
 
@@ -149,9 +151,9 @@ _KEPT = re.compile(r"@cut/([0-9]{10})-([0-9]{20})/(.+)\Z")
 
 
 class KeptName(NamedTuple):
-    """A copy of a segment that a cut freed: `@cut/<epoch>-<sequence>/<segment>`. RocketMQ's bytes.
+    """Copy of a truncated segment: `@cut/<epoch>-<sequence>/<segment>`. It has RocketMQ's bytes.
 
-    `sequence` is the journal's when the copy was made.
+    `sequence` is the journal's at the time of the copy.
     """
 
     epoch: int
@@ -163,7 +165,7 @@ class KeptName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """What a name says; None if it is not such a copy's."""
+        """Parse a name. None if it is not such a copy's."""
         found = _KEPT.match(name)
         if found is None or parse_segment_name(found[3]) is None:
             return None
@@ -171,10 +173,11 @@ class KeptName(NamedTuple):
 
 
 class FollowedName(NamedTuple):
-    """How far the broker's log was tiered: `@followed/<epoch>-<sequence>-<position>`.
+    """Replay position in the broker's log: `@followed/<epoch>-<sequence>-<position>`.
 
-    Of that epoch's owner; everything below the log's `position` is durable since the journal's
-    entry `sequence`. It only spares the next owner to read the log from its beginning.
+    Written by the owner of that epoch: everything below the log's `position` is durable since the
+    journal's entry `sequence`. It only saves the next owner from reading the log from its
+    beginning.
     """
 
     epoch: int
@@ -187,13 +190,13 @@ class FollowedName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """What a name says; None if it is not such an object's."""
+        """Parse a name. None if it is not such an object's."""
         found = _FOLLOWED.match(name)
         return None if found is None else cls(*map(int, found.groups()))
 
 
 class ScrubName(NamedTuple):
-    """Where a run of `tieredstore scrub` ended: `@scrub/<number>`. The highest number counts."""
+    """End of a run of `tieredstore scrub`: `@scrub/<number>`. The highest number counts."""
 
     number: int
 
@@ -202,7 +205,7 @@ class ScrubName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """What a name says; None if it is not such an object's."""
+        """Parse a name. None if it is not such an object's."""
         found = _SCRUB.match(name)
         return None if found is None else cls(int(found[1]))
 
@@ -215,7 +218,7 @@ class SignName(NamedTuple):
 
     epoch: int
     number: int | None
-    """None: the owner has ended."""
+    """None: the owner has closed the tier."""
 
     def __str__(self) -> str:
         number = ENDED if self.number is None else f"{self.number:0{SEQUENCE_DIGITS}d}"
@@ -223,7 +226,7 @@ class SignName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """What a name says; None if it is not a sign's."""
+        """Parse a name. None if it is not a sign's."""
         found = _SIGN.match(name)
         if found is None:
             return None
@@ -240,7 +243,7 @@ class RegistrationName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """What a name says; None if it is not a registration's."""
+        """Parse a name. None if it is not a registration's."""
         found = _REGISTRATION.match(name)
         return None if found is None else cls(found[1])
 
@@ -255,7 +258,7 @@ def _when(epoch: int, sequence: int) -> str:
 
 
 def parse_name(name: str) -> MetadataName | None:
-    """What a name says; None for one that is not the metadata's (temporary files, strangers)."""
+    """Parse a name. None if it is not of the metadata (temporary files, unknown objects)."""
     if found := _NUMBERED.match(name):
         kind = EntryName if found[1] == "journal" else BoundaryName
         return kind(int(found[2]))
