@@ -1,5 +1,5 @@
-"""Formats, and what is built of segments: records, units, queues, and the journal of the tier.
+"""Formats and the structures built of segments: records, units, queues, and the journal of a tier.
 
-Knows nothing of where messages come from or of who reads them. Every byte that lies on disk is
-described in `FORMAT.md`, whose tables are generated from the declarations in this package.
+Independent of the source of messages and of their readers. `FORMAT.md` describes every byte on
+disk. Its tables are generated from the declarations in this package.
 """

@@ -1,4 +1,4 @@
-"""`python -m container < container/FORMAT.md`: the document with its tables made anew."""
+"""`python -m container < container/FORMAT.md` prints the document with renewed tables."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""The tables of `FORMAT.md`, made from the declarations, so that the document cannot go stale.
+"""Tables of `FORMAT.md`, generated from the declarations, so that the document cannot be outdated.
 
-`python -m container < container/FORMAT.md` prints the document with every table renewed. A table
-stands between `<!-- table: title -->` and `<!-- end -->`. To document another format, add its
-table to `tables`.
+`python -m container < container/FORMAT.md` prints the document with every table renewed. A table is
+between `<!-- table: title -->` and `<!-- end -->`. To document another format, add its table to
+`tables`.
 """
 
 import ast
@@ -45,7 +45,7 @@ from container.record.blank import BLANK_MAGIC, BlankRecord, Coda
 from container.record.unit import ConsumeQueueUnit
 
 TABLES_OF = (Broker, Topic, Queue, Tombstone, Attempt, IndexFile, Part)
-"""The records that a snapshot lists."""
+"""Records that a snapshot lists."""
 
 PIECES = (
     Segment,
@@ -57,14 +57,14 @@ PIECES = (
     RepackedRun,
     ManifestSwap,
 )
-"""What records and operations are made of."""
+"""Parts of records and operations."""
 
 _MARKED = re.compile(r"<!-- table: (?P<title>[^>]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class FormatTable:
-    """One table; cells are Markdown."""
+    """Markdown table. Cells are Markdown."""
 
     title: str
     columns: tuple[str, ...]
@@ -76,7 +76,7 @@ class FormatTable:
 
 
 def fill(document: str, tables_now: Sequence[FormatTable]) -> str:
-    """The document with the contents of every marked table replaced. O(length).
+    """Replace the contents of every marked table in a document. O(length).
 
     Raises:
         KeyError: the document marks a table that is not declared.
@@ -91,7 +91,7 @@ def fill(document: str, tables_now: Sequence[FormatTable]) -> str:
 
 
 def field_notes(cls: type) -> dict[str, str]:
-    """The strings under the fields of a class, as one line each; "" for a field without one."""
+    """Docstrings of the fields of a class, as one line each. "" for a field without one."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     notes: dict[str, str] = {}
@@ -106,7 +106,7 @@ def field_notes(cls: type) -> dict[str, str]:
 
 
 def struct_table(title: str, packed: Struct, fields: Sequence[tuple[str, str]]) -> FormatTable:
-    """A table of the fields of a struct, each a name and a note; sizes come from the struct."""
+    """Table of the fields of a struct, each a name and a note. Sizes come from the struct."""
     codes = re.findall(r"[0-9]*[a-zA-Z]", packed.format)
     assert len(codes) == len(fields), title
     rows: list[tuple[str, ...]] = []
@@ -189,7 +189,7 @@ def _java_fields(title: str, cls: type, names: Sequence[str]) -> FormatTable:
 
 
 def _metadata() -> tuple[FormatTable, ...]:
-    """The journal's own formats: the frame, what a record's keys mean, the operations."""
+    """Tables of the journal's own formats: the frame, the keys of records, the operations."""
     frame = struct_table(
         "metadata frame", Frame.LAYOUT, tuple((name, note) for name, _, note in FRAME_FIELDS)
     )
@@ -223,7 +223,7 @@ def _index() -> tuple[FormatTable, ...]:
 
 
 def tables() -> tuple[FormatTable, ...]:
-    """Every table of `FORMAT.md`."""
+    """All tables of `FORMAT.md`."""
     queue = ("queue.brokerName", "queue.topic", "queue.queueId")
     offsets = ("minOffset", "maxOffset", "updateTimestamp")
     topic = ("topicId", "topic", "status", "reserveTime", "updateTimestamp")

@@ -1,4 +1,4 @@
-"""A tier as its owner sees it: plans commits, makes them durable, publishes them."""
+"""Owner's side of a tier: plans commits, makes them durable, publishes them."""
 
 import asyncio
 import warnings
@@ -46,10 +46,10 @@ from provider.stores.verified import probe
 
 
 class Tier(TierView):
-    """The tier of one broker, owned by us until another owner takes it.
+    """Tier of one broker, owned by this process until another owner takes over.
 
-    The order is always: data durable, then published in the journal. What is not published does
-    not exist: a plan that failed half-way is made again from what is published then.
+    The order is always: data durable, then published in the journal. Unpublished data do not exist:
+    a plan that failed half-way is made again on the published state.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Tier(TierView):
         self._options = options
         self._keys = keys
         self._new_topics: dict[str, Topic] = {}
-        """Topics that have an id, and are perhaps not accepted by the journal."""
+        """Topics with an id that the journal may not have accepted yet."""
         self._next_topic_id = 0
 
     @classmethod
@@ -90,18 +90,18 @@ class Tier(TierView):
         permit: Permit | None = None,
         index: IndexOptions | None = None,
     ) -> Self:
-        """Take the ownership of the tier that lies in `store`, or begin one there.
+        """Take the ownership of the tier in `store`, or create a tier there.
 
         Costs the probe's requests, a listing, one snapshot, the journal entries after it, one new
-        entry, and what `segments` needs, which makes the port that commits are written to.
-        An earlier owner that still lives finds itself `Fenced` at its next commit.
-        `index`: keep one of messages by key. `imported`, `permit`: see `Journal.take_ownership`.
+        entry, and the requests of `segments`, which creates the port for commits. An earlier owner
+        that is alive gets `Fenced` at its next commit. `index`: keep an index of messages by key.
+        `imported`, `permit`: see `Journal.take_ownership`.
 
         Raises:
-            Refused: there is something to be imported, and the tier has queues already.
-            Denied: the storage cannot keep a tier, or the tier is another broker's.
-            Corrupt: the journal is damaged; position names the entry.
-            Unavailable: try again.
+            Refused: there is data to import, and the tier has queues already.
+            Denied: the storage cannot keep a tier, or the tier belongs to another broker.
+            Corrupt: the journal is damaged. The position names the entry.
+            Unavailable: retry later.
         """
         storage_ms = await probe(store, rng=rng)
         shift_ms = None if storage_ms is None else storage_ms - 1000 * clock.monotonic_s()
@@ -148,12 +148,12 @@ class Tier(TierView):
 
     @property
     def journal(self) -> Journal:
-        """The journal, for statistics and for jobs that publish by themselves."""
+        """Journal, for statistics and for jobs that publish by themselves."""
         return self._journal
 
     @property
     def upkeep(self) -> Upkeep:
-        """What the owner does in the background, for statistics."""
+        """Background steps of the owner, for statistics."""
         return self._upkeep
 
     @property
@@ -181,9 +181,9 @@ class Tier(TierView):
                 return
 
     async def run(self) -> None:
-        """Write the journal and keep the tier up until cancelled or closed.
+        """Write the journal and run upkeep until cancelled or closed.
 
-        Without it no commit ends. One call at a time; after a cancellation it may be called again.
+        Without it no commit ends. One call at a time. After a cancellation it may be called again.
 
         Raises:
             Fenced, Corrupt, Closed: as `Journal.run`.
@@ -201,7 +201,7 @@ class Tier(TierView):
             raise over
 
     async def refresh(self, *, doubted: bool = False) -> bool:  # noqa: ARG002 - as `TierReader`
-        """An owner's metadata is always the newest: nothing to do."""
+        """Do nothing: an owner's metadata is always the newest."""
         return False
 
     async def close(self) -> None:
@@ -210,11 +210,11 @@ class Tier(TierView):
         await self._journal.close()
 
     async def settle(self, queue: QueueId) -> None:
-        """Wait until what cancelled calls left of a queue is known; see `Journal.settle`."""
+        """Wait until the outcome of cancelled calls for a queue is known. See `Journal.settle`."""
         await self._journal.settle(queue)
 
     def plan_commit(self, queue: QueueId, batch: MessageBatch) -> CommitPlan:
-        """Plan the commit of the next messages of a queue; see `commit_plan.plan_commit`.
+        """Plan the commit of the next messages of a queue. See `commit_plan.plan_commit`.
 
         A queue that the tier does not have begins at the batch's first offset. Thread-safe.
         """
@@ -236,12 +236,12 @@ class Tier(TierView):
         """Make a round of plans durable with one round of syncs, then publish it in one entry.
 
         Raises:
-            Unavailable: unknown outcome, and nothing is published before the journal's own retry
-                has settled it; look at `queue`, plan again from there.
-            Fenced: a newer owner has the tier; nothing of the round is or will be visible.
-            BytesMissing: a segment is not there, or shorter than published; path names it.
+            Unavailable: the outcome is unknown. Nothing is published before the journal's own retry
+                has settled it. Read `queue` and plan again from there.
+            Fenced: a newer owner has the tier. Nothing of the round is or will be visible.
+            BytesMissing: a segment is missing, or shorter than published. Path names it.
 
-        Cancelling it leaves the outcome unknown, in the same way.
+        Cancelling leaves the outcome unknown in the same way.
         """
         self._wait_for_deletion(plans)
         slices = [part for plan in plans for part in plan.slices]
@@ -273,7 +273,7 @@ class Tier(TierView):
                 self._keys.committed(plans)
 
     def _wait_for_deletion(self, plans: Sequence[CommitPlan]) -> None:
-        """Refuse to begin a queue again of which files of a deleted one are still there."""
+        """Refuse to begin a queue while files of a deleted queue of its name exist."""
         begun = [plan.queue for plan in plans if plan.queue not in self._journal.planned.queues]
         dying = still_dying(self._journal.planned.tombstones, begun)
         if dying is not None:
@@ -281,9 +281,9 @@ class Tier(TierView):
             raise Unavailable(reason, str(dying))
 
     def _explain(self, plans: Sequence[CommitPlan], error: StoreError) -> None:
-        """Raise `Unavailable` where upkeep or a deletion has changed a queue since it was planned.
+        """Raise `Unavailable` if upkeep or a deletion has changed a queue since it was planned.
 
-        Nothing of the round was published, and a plan that is made again is not refused for it.
+        Nothing of the round was published. A new plan is not refused for this reason.
         """
         for plan in plans:
             if self._journal.planned.queues.get(plan.queue) is not plan.planned_on:
@@ -292,13 +292,13 @@ class Tier(TierView):
                 ) from error
 
     def _forget_known_topics(self) -> None:
-        """Forget the ids of topics that the journal has accepted."""
+        """Drop the ids of topics that the journal has accepted."""
         known = self._journal.planned.topics
         for name in [name for name in self._new_topics if name in known]:
             del self._new_topics[name]
 
     async def _announce(self, queues: Sequence[QueueId]) -> None:
-        """Publish that we make the first files of those that the tier does not have."""
+        """Publish the creation of first files for queues that the tier does not have."""
         epoch, now_ms = self._journal.epoch, self._clock.now_ms()
         operations = announcements(self.state, queues, epoch=epoch, now_ms=now_ms)
         if operations:
@@ -308,8 +308,8 @@ class Tier(TierView):
         """Publish that a queue the tier does not have begins at `offset`, before its first message.
 
         Raises:
-            Unavailable: a deletion of files of that queue failed, or those of a deleted one are
-                there yet; try again.
+            Unavailable: a deletion of files of that queue failed, or files of a deleted queue of
+                its name still exist. Retry later.
             Fenced: a newer owner has the tier.
         """
         planned = self._journal.planned
@@ -321,13 +321,13 @@ class Tier(TierView):
                 await self._journal.publish([*ended, *self._beginning_of(queue, offset)])
 
     def _new_queue(self, queue: QueueId, first: QueueOffset) -> Queue:
-        """The record of a queue that the tier does not have."""
+        """Record of a queue that the tier does not have."""
         return Queue(queue, first, first, used_below=self.state.used_below_of_new_queues)
 
     def _beginning_of(self, queue: QueueId, first: QueueOffset) -> list[Operation]:
-        """What must be published before the first commit of a queue. O(1).
+        """Operations to publish before the first commit of a queue. O(1).
 
-        The id of a new topic is higher than each that was given, also to a round that failed.
+        The id of a new topic is higher than all assigned ones, including those of failed rounds.
         """
         begun: list[Operation] = [PutQueue(self._new_queue(queue, first))]
         planned, name = self._journal.planned, queue.topic
@@ -342,7 +342,7 @@ class Tier(TierView):
     async def record_gap(
         self, queue: QueueId, start: QueueOffset, end: QueueOffset, reason: str
     ) -> None:
-        """Publish that `[start, end)` was lost; the next message of the queue has offset `end`.
+        """Publish that `[start, end)` was lost. The next message of the queue has offset `end`.
 
         Raises:
             Fenced: a newer owner has the tier.
@@ -351,15 +351,15 @@ class Tier(TierView):
         await self._journal.publish([RecordGap(queue, gap)])
 
     async def delete_topic(self, topic: str) -> int:
-        """Unpublish all queues of a topic in one entry; returns how many there were.
+        """Unpublish all queues of a topic in one entry. Return their number.
 
-        Its files may go at once, by upkeep's next run. A queue of that name begins again, in a
-        higher generation, once they are gone. One request for each manifest, and where segments
-        are files one for each queue.
+        Upkeep's next run may delete its files. A queue of that name can begin again, in a higher
+        generation, once they are gone. One request for each manifest, and if segments are files one
+        for each queue.
 
         Raises:
             BytesMissing, Corrupt: a manifest is lost or damaged.
-            Unavailable: the queues were changed all the time, or try again.
+            Unavailable: the queues kept changing, or a request failed. Retry later.
             Fenced: a newer owner has the tier.
         """
         return await delete_topic(
@@ -372,9 +372,9 @@ class Tier(TierView):
         )
 
     async def set_retention(self, hours: Mapping[str, int]) -> None:
-        """Publish how many hours topics are kept, of those that the tier has; -1: the default.
+        """Publish the retention of topics in hours, for those that the tier has. -1: the default.
 
-        Nothing where nothing changes. They hold from the call on.
+        No entry without a change. The values apply from the call on.
 
         Raises:
             Fenced: a newer owner has the tier.
@@ -392,13 +392,14 @@ class Tier(TierView):
     async def cut_queue(self, queue: QueueId, next_offset: QueueOffset, reason: str) -> None:
         """Unpublish the messages of a queue at and above `next_offset`.
 
-        Their bytes stay until the grace time is over; files that go whole are copied below `@cut/`
-        first. What is published of the queue meanwhile is cut as well: it is planned again then.
+        Their bytes stay until the grace time is over. Files that are removed as a whole are first
+        copied below `@cut/`. Messages published during the call are truncated too: the plan is then
+        made again.
 
         Raises:
             OutOfRange: the queue has no such offset.
-            BytesMissing: bytes or a manifest that the cut goes through are lost.
-            Unavailable: the queue was changed all the time, or try again.
+            BytesMissing: bytes at the truncation point, or a manifest, are lost.
+            Unavailable: the queue kept changing, or a request failed. Retry later.
             Fenced: a newer owner has the tier.
         """
         epoch, sequence = self._journal.epoch, self.state.sequence
@@ -426,7 +427,7 @@ class Tier(TierView):
             names = (*cut.manifests, *(file.name for file in cut.files), *kept)
             try:
                 await self._journal.publish([self._cut_operation(cut, reason, names)])
-            except Refused as error:  # a commit, or upkeep, has changed the record meanwhile
+            except Refused as error:  # a commit, or upkeep, has changed the record since
                 changed = error
                 await self._journal.settle(queue)
             else:
@@ -437,7 +438,10 @@ class Tier(TierView):
         ) from changed
 
     def _cut_operation(self, cut: QueueCut, reason: str, freed: Sequence[str]) -> CutQueue:
-        """What publishes a cut; the objects that it frees stay for the grace time of cuts."""
+        """Operation that publishes a truncation.
+
+        Freed objects stay for the grace time of truncations.
+        """
         not_before_ms = self._upkeep.clock.now_ms() + self._options.cut_grace_hours * HOUR_MS
         tombstones = tuple(Tombstone(name, not_before_ms, CUT_REASON) for name in freed)
         release = release_of(cut.in_manifests, not_before_ms)

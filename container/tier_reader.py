@@ -1,4 +1,4 @@
-"""A tier as a reader sees it: no hot log, no ownership, nothing is ever written."""
+"""Reader's side of a tier: no hot log, no ownership, no writes."""
 
 from collections.abc import Mapping
 from typing import Protocol, Self
@@ -13,15 +13,15 @@ from provider.object_store import ObjectStore
 
 
 class RefreshedMetadata(MetadataView, Protocol):
-    """Where a reader's metadata comes from: a follower of the journal, or a fixed state."""
+    """Source of a reader's metadata: a follower of the journal, or a fixed state."""
 
     @property
     def histories(self) -> int:
-        """How often the tier was found to be put back from a copy."""
+        """Number of restores of the tier from a backup, as seen by the reader."""
         ...
 
     async def refresh(self, *, doubted: bool = False) -> bool:
-        """Look for newer metadata; True if there was some. See `JournalFollower.refresh`."""
+        """Load newer metadata. Return whether there was any. See `JournalFollower.refresh`."""
         ...
 
 
@@ -33,21 +33,21 @@ class FixedMetadata:
 
     @property
     def state(self) -> TierState:
-        """What was loaded."""
+        """Loaded state."""
         return self._state
 
     @property
     def histories(self) -> int:
-        """There is one."""
+        """Return 0: there is one history."""
         return 0
 
     async def refresh(self, *, doubted: bool = False) -> bool:  # noqa: ARG002 - the protocol's
-        """Nothing changes."""
+        """Return False: nothing changes."""
         return False
 
 
 class TierReader(TierView):
-    """Reads a tier alone. Several may read one tier while its owner writes it."""
+    """Read-only access to a tier. Several readers may read a tier while its owner writes it."""
 
     def __init__(
         self,
@@ -60,26 +60,28 @@ class TierReader(TierView):
         queue_damage: Mapping[QueueId, StoreError] | None = None,
     ) -> None:
         self.damage = damage
-        """Why the metadata was older than it could be when it was opened; None if it was not."""
+        """Damage that kept the metadata from being newer when it was opened. None without damage.
+        """
         self.queue_damage = queue_damage or {}
-        """Why queues of a Java tier are served only in part or not at all; see `JavaTier`."""
+        """Reasons why queues of a Java tier are served only in part or not at all. See `JavaTier`.
+        """
         super().__init__(store, metadata, manifests=manifests, verify=verify)
         self._metadata = metadata
 
     @classmethod
     async def open(cls, store: ObjectStore, *, verify: bool = False, damaged: bool = False) -> Self:
-        """Load the newest snapshot and the entries behind it.
+        """Load the newest snapshot and the entries after it.
 
         Args:
-            store: where the tier lies.
-            verify: check the CRC-32C of everything that is read.
-            damaged: of a damaged journal, take the part that is whole; `damage` says where it
-                ends, and `refresh` raises it until the entry is whole or its copy is there.
+            store: the store of the tier.
+            verify: verify the CRC-32C of everything that is read.
+            damaged: of a damaged journal, load the intact part. `damage` has its end, and `refresh`
+                raises it until the entry or its copy is intact.
 
         Raises:
             NotFound: there is no tier.
-            Corrupt: the journal is damaged, or not even one entry is whole; path names the entry.
-            Unavailable: try again.
+            Corrupt: the journal is damaged, or not even one entry is intact. Path names the entry.
+            Unavailable: retry later.
         """
         follower = await JournalFollower.open(store, damaged=damaged)
         return cls(store, follower, verify=verify, damage=follower.damage)
@@ -92,8 +94,8 @@ class TierReader(TierView):
         return f"<TierReader {broker.cluster}/{broker.name}: {len(self.state.queues)} queues>"
 
     async def refresh(self, *, doubted: bool = False) -> bool:
-        """Look for newer metadata; True if there was some. One request when there is none.
+        """Load newer metadata. Return whether there was any. One request if there is none.
 
-        `doubted`, after the storage contradicted what is known: two.
+        `doubted`: the storage has contradicted the known state. Costs two requests.
         """
         return await self._metadata.refresh(doubted=doubted)

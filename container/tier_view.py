@@ -1,4 +1,4 @@
-"""What an owner's and a reader's view of a tier have in common: metadata, and queues to read."""
+"""Common view of a tier for owners and readers: metadata, and queues to read."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -17,11 +17,11 @@ from provider.ranges import QueueOffset
 
 
 class MetadataView(Protocol):
-    """Where metadata comes from: the owner's journal, a follower of it, or a fixed state."""
+    """Source of metadata: the owner's journal, a follower of it, or a fixed state."""
 
     @property
     def state(self) -> TierState:
-        """What is published, as far as it was seen."""
+        """Published state, as last seen."""
         ...
 
 
@@ -36,7 +36,7 @@ class TierView:
         manifests: Manifests | None = None,
         verify: bool = False,
     ) -> None:
-        """`verify`: check the CRC-32C of everything that is read."""
+        """`verify`: verify the CRC-32C of everything that is read."""
         self._store = store
         self._view = metadata
         self._manifests = manifests or ManifestReader(store)
@@ -44,26 +44,26 @@ class TierView:
 
     @property
     def state(self) -> TierState:
-        """What is published, as far as it was seen; an owner sees all of it."""
+        """Published state, as last seen. An owner sees all of it."""
         return self._view.state
 
     @property
     def store(self) -> ObjectStore:
-        """Where the tier lies."""
+        """Store of the tier."""
         return self._store
 
     async def refresh(self, *, doubted: bool = False) -> bool:  # noqa: ARG002 - see `TierReader`
-        """Look for newer metadata; True if there was some."""
+        """Load newer metadata. Return whether there was any."""
         return False
 
     def queue(self, queue: QueueId) -> Queue | None:
-        """What is published of a queue; None if the tier does not have it."""
+        """Published record of a queue. None if the tier does not have it."""
         return self.state.queues.get(queue)
 
     def container(
         self, queue: QueueId, *, verify: bool | None = None
     ) -> MessageQueueContainer | None:
-        """A queue for reading; None if the tier does not have it. `verify` None: as the tier."""
+        """Open a queue for reading. None if the tier lacks it. `verify` None: as the tier."""
         if queue not in self.state.queues:
             return None
         verify = self._verify if verify is None else verify
@@ -77,11 +77,11 @@ class TierView:
         )
 
     def _history(self) -> int:
-        """Number of the history that the metadata belong to; see `JournalFollower.histories`."""
+        """Number of the history that the metadata belongs to. See `JournalFollower.histories`."""
         return 0
 
     def segments(self, queue: QueueId) -> TieredSegments | None:
-        """Where a queue's messages lie, as its newest metadata say; None if the tier lacks it."""
+        """Segment lookups of a queue, by its newest metadata. None if the tier lacks it."""
         container = self.container(queue)
         return None if container is None else TieredSegments(container, self.state, self._manifests)
 
@@ -94,13 +94,13 @@ class TierView:
         history: bool = False,
         verified: bool = False,
     ) -> list[bytes | None]:
-        """The records at `offsets` as tiered; see `sparse_read.read_records_at`.
+        """Read the records at `offsets` as tiered. See `point_reads.read_records_at`.
 
-        `verified`: compare the CRC-32C of every extent touched, reading extents whole for it.
+        `verified`: verify the CRC-32C of each extent that is read, which reads extents as a whole.
 
         Raises:
-            NotFound: the tier has no such queue (any more).
-            Corrupt: also where a checksum does not match.
+            NotFound: the tier has no such queue, or no longer has it.
+            Corrupt: also if a checksum does not match.
         """
         container = self.container(queue, verify=verified or self._verify)
         if container is None:
@@ -110,7 +110,7 @@ class TierView:
     async def messages_of_queues(
         self, offsets: Mapping[QueueId, Sequence[QueueOffset]], *, bytes_max: int
     ) -> AsyncGenerator[RecordsOfQueues]:
-        """The records at `offsets` of many queues; see `sparse_reads.read_records_of_queues`."""
+        """Read the records at `offsets` of many queues (`point_reads.read_records_of_queues`)."""
         containers = [found for queue in offsets if (found := self.container(queue)) is not None]
         reading = read_records_of_queues(containers, offsets, self._store, bytes_max=bytes_max)
         async with aclosing(reading):
