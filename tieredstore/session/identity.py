@@ -37,11 +37,11 @@ TOPICS_SAID_MAX = 3
 
 
 def refuse_other_store(config: Config, store_dir: Path) -> None:
-    """Refuse a store that says it is another broker's or cluster's. Blocks for a file and listings.
+    """Refuse a store of another broker or cluster. Blocks for a file and listings.
 
-    A store may say nothing: brokers whose topics never changed write no such file, and brokers that
-    keep their configuration in RocksDB have none. It is accepted unless the tier and it have
-    topics, and none in common.
+    A store may lack its names: brokers whose topics never changed write no such file, and brokers
+    with their configuration in RocksDB have none. Such a store is accepted, unless store and tier
+    both have topics and none in common.
 
     Raises:
         ConfigError: none of the names that the store has is the configured one, or it has no name
@@ -184,7 +184,7 @@ WORD = "--new-tier (new_tier=True)"
 
 @dataclass(frozen=True, slots=True)
 class KnownTier:
-    """Identity of a tier, and where it stood when the store last used it."""
+    """Identity of a tier, and its state when the store last used it."""
 
     cluster: str
     broker: str
@@ -252,7 +252,7 @@ class TierMemory:
         )
 
     def tell_of_copy(self, state: TierState) -> None:
-        """Log where the tier is older than the store left it: it was put back from a copy."""
+        """Log a tier that is older than its last state in the store: restored from a copy."""
         known = self._known
         if known is None or known.begun_ms != state.broker.begun_ms:
             return
@@ -309,9 +309,9 @@ class TierMemory:
 
 
 async def _is_made_again(store: ObjectStore, broker: Broker) -> bool:
-    """Whether a tier was made of the files of an earlier one, by `rebuild` or `metadata import`.
+    """Whether `rebuild` or `metadata import` made a tier of the files of an earlier one.
 
-    One request. Raises what the store does.
+    One request. Raises as the store.
     """
     try:
         await store.size(made_again_name(broker.begun_ms))
@@ -326,7 +326,7 @@ def memory_of_store(config: Config, store_dir: Path) -> TierMemory:
 
 
 def _is_unreadable(where: Location) -> bool:
-    """Whether a directory hides what it holds; opening the tier meets the same error."""
+    """Whether a directory cannot be listed. Opening the tier meets the same error."""
     if isinstance(where, TierUrl):
         return False
     try:

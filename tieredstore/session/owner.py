@@ -81,9 +81,9 @@ async def when_usable(
     """Call `attempt` until the storage can be used, for at most `start_s` seconds; 0 tries once.
 
     A clock that is not set yet, a token that is being renewed, permissions that are not there yet
-    and outages pass. The first failure is logged at once, later ones if they differ; `told` is
-    called with each that is waited out. Infinite seconds: without end. `may_pass` says of an error
-    of `PASSING` whether it is waited out.
+    and outages pass. The first failure is logged at once, later ones if they differ. `told` is
+    called with each error that is waited out. With infinite `start_s` the wait has no end.
+    `may_pass` returns whether an error of `PASSING` is waited out.
 
     Raises:
         Unavailable: it could not be used in that time.
@@ -113,7 +113,7 @@ async def when_usable(
 
 
 class Spending(Collector):
-    """Requests by store and kind, and what they cost by a table of prices."""
+    """Requests by store and kind, and their cost by a price table."""
 
     def __init__(self, meters: Mapping[str, RequestMeter], prices: PriceTable) -> None:
         """`meters` by the store, as metrics name it: of each that bills requests."""
@@ -292,7 +292,7 @@ async def _showing_life(
 
 
 def _log_start(takeover: Takeover) -> None:
-    """Tell whom a fence may have taken the tier from; a dead owner of this host needs no word."""
+    """Log the owner that a fence may have replaced. A dead owner of this host is not logged."""
     earlier = takeover.earlier
     if takeover.earlier_lives:
         LOGGER.warning("the tier was taken over from %s", process_words(earlier.owner))

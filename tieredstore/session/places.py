@@ -76,8 +76,8 @@ def storage_at(
 ) -> TwoStores:
     """The storage at a location with the configured second store, unopened.
 
-    One in an object store has no `append`. `layers` lie directly around each store, below its
-    disk cache and its encryption: kept bytes cost no request, no limit and no second request.
+    Storage in an object store has no `append`. `layers` wrap each store directly, below its disk
+    cache and its encryption, so cached bytes cost no request, no limit and no second request.
 
     Raises:
         ConfigError: the second store is no place, or one store lies in the other.
@@ -302,7 +302,7 @@ class StaticCredentials:
 
 
 def reading_storage(config: Config, location: Location, *, clock: Clock) -> TwoStores:
-    """The stores of one who reads: calls are repeated, and reads suit a store far away.
+    """Return the stores of a reader: calls are retried, and reads are planned for a distant store.
 
     Raises: as `storage_at`.
     """
@@ -371,13 +371,13 @@ def unbound_stores(stores: ObjectStore) -> list[str]:
 
 
 def _meter_of(store: ObjectStore | None) -> "RequestMeter | None":
-    """The counters of the object store at the bottom; None where there is none."""
+    """Return the counters of the object store at the bottom; None without one."""
     found = _layer_with("meter", store)
     return None if found is None else found.meter
 
 
 def _layer_with(attribute: str, store: ObjectStore | None) -> Any:  # noqa: ANN401 - some layer
-    """The outermost layer of a store that has an attribute; None where none has."""
+    """Return the outermost layer of a store with an attribute; None if no layer has it."""
     found: Any = store
     while found is not None and not hasattr(found, attribute):
         found = getattr(found, "inner", None)

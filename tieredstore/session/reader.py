@@ -181,11 +181,11 @@ async def know_second_store(
     *,
     owns: bool = False,
 ) -> None:
-    """Refuse a second store that is not that of the tier; `refuse_other_second_store`.
+    """Refuse a second store of another tier; see `refuse_other_second_store`.
 
-    One that does not answer is not refused, for what the first store has can be read: it is looked
-    at before anything is read, made or deleted there. So is that of a reader who was there before
-    anything was offloaded.
+    A store that does not answer is not refused, because the first store can be read: it is verified
+    before its first read, write or deletion. The same holds for a reader that was opened before
+    the first offload.
 
     Args:
         config: says where the second store is.
@@ -230,9 +230,9 @@ async def know_second_store(
 
 @contextmanager
 def whole_paths(directory: Location, second: Location | None = None) -> Generator[None]:
-    """Name the whole path where storage refuses: the cause is often a directory above the tier.
+    """Name the whole path if the storage refuses: the cause is often a directory above the tier.
 
-    `second`: where the tier has what was offloaded.
+    `second`: location of the offloaded objects.
     """
     try:
         yield
@@ -246,7 +246,7 @@ def whole_paths(directory: Location, second: Location | None = None) -> Generato
 async def _open_ours(
     store: ObjectStore, directory: Location, *, verify: bool, damaged: bool
 ) -> TierReader:
-    """A reader of our journal; where there is none, say what else the directory may be."""
+    """Open a reader of our journal. Without one the error suggests what the directory may be."""
     try:
         return await TierReader.open(store, verify=verify, damaged=damaged)
     except NotFound as error:

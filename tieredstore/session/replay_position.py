@@ -30,7 +30,7 @@ class FollowedMemory:
         return f"<FollowedMemory: {self._kept}>"
 
     async def recall(self) -> bool:
-        """Let the hot log begin where the owner before us came to; before its first poll.
+        """Start the hot log at the replay position of the previous owner, before its first poll.
 
         One listing, and three requests where something is remembered. What owners before that one
         said does not count: the one after them may have cut the tier, or followed otherwise.

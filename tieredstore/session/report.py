@@ -22,19 +22,19 @@ from tieredstore.session.places import directory_of
 LOGGER = logging.getLogger("tieredstore.follower")
 
 LOOK_S_MIN = 1.0
-"""Seconds between two looks at the statistics."""
+"""Seconds between two samples of the statistics."""
 LOOK_SHARE_MAX = 0.005
-"""Of the time that passes, looking may take this share: statistics cost more with more queues."""
+"""Share of the time that sampling may take: statistics cost more with more queues."""
 STANDING_S = 60.0
-"""Seconds between two lines that tell where tiering stands."""
+"""Seconds between two log lines on the state of tiering."""
 FAILURES_SAID = 3
-"""Tries of a queue that failed in a row before it is said."""
+"""Consecutive failed attempts of a queue before they are logged."""
 ALONE_MAX = 3
-"""Queues with the same trouble up to which each has a sentence of its own."""
+"""Queues with the same trouble up to which each is logged on its own."""
 SAID_AGAIN_AT = 2
 """Growth of the number of queues with the same trouble at which it is logged again."""
 LOSSES_MAX = 20
-"""Gaps of one look up to which each has a sentence of its own."""
+"""Gaps of a sample up to which each is logged on its own."""
 
 RETENTION = "tieredStoreFileReservedTime"
 NO_RETENTION = (
@@ -60,7 +60,7 @@ class Trouble:
     """Number of queues that have it."""
 
     def is_news(self, before: "Trouble | None", *, is_last: bool) -> bool:
-        """Whether it is to be said after `before` was; at last for each queue that came to it."""
+        """Whether it is to be logged after `before`. The last report counts each further queue."""
         if before is None or _cause(before.sentence) != _cause(self.sentence):
             return True
         return self.queues >= before.queues * SAID_AGAIN_AT or (
@@ -70,7 +70,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Everything that is looked at, at one moment."""
+    """Sample of everything that is reported."""
 
     dispatch: DispatchStatistics
     scan: ScanStatistics
@@ -82,7 +82,7 @@ class Look:
 
 
 def log_start(config: Config, store_dir: Path) -> None:
-    """Say, before anything is opened, whose messages go where."""
+    """Log broker, cluster, store and tier before anything is opened."""
     store, where = os.path.abspath(store_dir), directory_of(config)  # noqa: PTH100 - links are left
     tier = str(where) if isinstance(where, TierUrl) else os.path.abspath(where)  # noqa: PTH100 - likewise
     fields = {"broker": config.broker, "cluster": config.cluster, "store": store, "tier": tier}
@@ -100,7 +100,7 @@ def log_start(config: Config, store_dir: Path) -> None:
 
 
 def log_owned(state: TierState) -> None:
-    """Say that the tier is ours, and what it holds."""
+    """Log that this process owns the tier, and the content of the tier."""
     messages = sum(
         one.next_offset - one.min_offset for one in state.queues.bounds() if not one.gaps
     )
@@ -114,7 +114,7 @@ def log_owned(state: TierState) -> None:
 
 
 class Reporter:
-    """Logs what `look` shows, until it is cancelled; a last look is taken then."""
+    """Logs the state that `look` samples, until cancelled, and once more then."""
 
     def __init__(self, look: Callable[[], Look], clock: Clock) -> None:
         self._look = look
@@ -129,7 +129,7 @@ class Reporter:
         return f"<Reporter: {len(self._troubles)} troubles>"
 
     async def run(self) -> None:
-        """Look every second, less often where looking takes long."""
+        """Sample every second, less often if a sample takes long."""
         self._standing.at_s = self._clock.monotonic_s()
         try:
             while True:
@@ -144,7 +144,7 @@ class Reporter:
             self.tell(self._look(), is_last=True)
 
     def tell(self, look: Look, *, is_last: bool = False) -> None:
-        """Log what is new, and what is over."""
+        """Log troubles that began or ended."""
         now = {trouble.key: trouble for trouble in troubles_of(look, is_last=is_last)}
         known = {trouble.sentence for trouble in self._troubles.values()}
         for trouble in sorted(now.values(), key=lambda one: one.sentence):
@@ -162,7 +162,7 @@ class Reporter:
         self._tell_losses(look.losses)
 
     def _tell_stranger(self, look: Look) -> None:
-        """Say, once the store's queues are known, if it has nothing in common with the tier.
+        """Log a store that has no queue in common with the tier, once its queues are known.
 
         Queues that both have are compared by the dispatcher; this is all that is left to see of
         another store under the same name.
@@ -309,7 +309,7 @@ def _waiting(queues: Iterable[QueueStatistics]) -> Iterator[Trouble]:
 
 
 def _kind(one: QueueStatistics) -> str:
-    """The reason without what differs from queue to queue."""
+    """Return the reason without the parts that differ between queues."""
     return _VARYING.sub("#", one.reason.replace(one.queue.topic, "*"))
 
 

@@ -33,13 +33,13 @@ from tieredstore.session.places import directory_of, storage_at
 
 LOGGER = logging.getLogger("tieredstore.owner")
 PROCESS_LOOK_S = 1.0
-"""Seconds between two looks at the process of an owner on this host."""
+"""Seconds between two polls of an owner's process on this host."""
 _OWNED_HERE: set[tuple[str, int]] = set()
 """Place and epoch of the tiers that this process owns."""
 EARLY_S_MAX = 5.0
-"""Seconds that a storage has to say who owns the tier before a start begins to wait for it."""
+"""Seconds for the storage to return the owner before a start reports that it waits."""
 NAMING_S_MAX = 5.0
-"""Seconds that a fenced owner takes to find out who fenced it."""
+"""Seconds that a fenced owner spends on finding the new owner."""
 
 ResultT = TypeVar("ResultT")
 
@@ -174,7 +174,7 @@ class Takeover:
                 return
 
     async def _sleep(self, broker: Broker, seconds: float) -> None:
-        """Wait for the next look; less long where the process of the owner has ended meanwhile."""
+        """Wait for the next poll; shorter if the owner's process ended meanwhile."""
         until_s = self._clock.monotonic_s() + seconds
         while (left_s := until_s - self._clock.monotonic_s()) > 0:
             await self._clock.sleep(min(left_s, PROCESS_LOOK_S))
@@ -323,7 +323,7 @@ def refuse_any_owner(root: Path) -> None:
 
 
 async def watch_ownership(journal: Journal, *, clock: Clock, interval_s: float) -> None:
-    """Let an idle owner learn that it was fenced; a busy one learns it at its next entry.
+    """Poll for a fence while the owner is idle. A busy owner meets the fence at its next entry.
 
     One listing each `interval_s` in which no entry was written; 0 s: never looks. Returns once the
     journal is over: `Journal.run` raises why.
@@ -345,7 +345,7 @@ async def watch_ownership(journal: Journal, *, clock: Clock, interval_s: float) 
 async def name_successor(
     fenced: Fenced, store: ObjectStore, options: JournalOptions, *, clock: Clock
 ) -> None:
-    """Say in `fenced` who took the tier, if that can be read soon."""
+    """Name the new owner in `fenced`, if it can be read soon."""
     broker: Broker | None = None
 
     async def find() -> None:

@@ -13,11 +13,11 @@ from tieredstore.following.directory.layout import read_topic_table
 from tieredstore.hot.log.topics import RESERVE_TIME
 
 LOOK_S = 60.0
-"""Interval between looks at the file, in seconds."""
+"""Seconds between two polls of the file."""
 
 
 def hours_of(table: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """Hours by topic; -1 where a topic says nothing, or no whole number above 0. Pure."""
+    """Return the hours by topic; -1 for a topic without a whole number above 0. Pure."""
     found: dict[str, int] = {}
     for topic, settings in table.items():
         attributes: object = settings.get("attributes")
@@ -34,7 +34,7 @@ async def topic_hours(root: Path) -> dict[str, int]:
 
 
 async def keep_topic_times(root: Path, tier: Tier, clock: Clock) -> None:
-    """Publish what the table below `root` says, now and when it changes, until cancelled.
+    """Publish the table of the store `root`, now and after each change, until cancelled.
 
     Raises:
         Fenced: a newer owner has the tier.
