@@ -1,4 +1,4 @@
-"""Lazy access to the Arrow functions, with one error where pyarrow is missing."""
+"""Lazy access to the Arrow functions, with a common error if pyarrow is missing."""
 
 from types import ModuleType
 from typing import Any

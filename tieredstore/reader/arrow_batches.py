@@ -138,7 +138,7 @@ def _decompressed(
     path: str,
     on_damage: Callable[[int, Corrupt], None] | None,
 ) -> Iterator[tuple[NDArray[np.int64], list[bytes]]]:
-    """Rows and their bodies, some at a time, so that what is held at once is bounded."""
+    """Yield rows with their bodies in portions, which bounds the memory."""
     view = raw.data
     rows: list[int] = []
     bodies: list[bytes] = []

@@ -69,9 +69,9 @@ def _plain_pairs(
     cuts: NDArray[np.int64],
     marks: NDArray[np.int64],
 ) -> Pairs | None:
-    """The pairs where all have a name and a value and end with a separator, else None.
+    """Return the pairs if all have a name and a value and end with a separator, else None.
 
-    Then the separators of both kinds take turns, and nothing has to be sorted or searched.
+    Then the separators of both kinds alternate, and nothing has to be sorted or searched.
     """
     ends = bounds[1:][np.diff(bounds) > 0]
     if len(cuts) != len(marks) or not len(cuts) or (raw[ends - 1] != _PAIR_END).any():
@@ -156,7 +156,7 @@ def gathered(raw: NDArray[np.uint8], spans: Spans) -> pa.BinaryArray:
 
 
 class ColumnMaker:
-    """Makes the columns of some records; what several columns need is found once."""
+    """Builds the columns of some records. Intermediate results of several columns are shared."""
 
     def __init__(self, raw: NDArray[np.uint8], records: RecordColumns) -> None:
         self._raw = raw
@@ -297,7 +297,7 @@ class Labels:
 
 
 def _times(values: NDArray[np.int64]) -> pa.Array:
-    """Times in Unix ms; null where they are in no year from 1 to 9999, which clients may send."""
+    """Convert times in Unix ms; null outside the years 1 to 9999, which clients may send."""
     is_out = (values < TIME_MS_MIN) | (values >= TIME_MS_END)
     mask = is_out if is_out.any() else None
     return pa.array(values, mask=mask).cast(_TIME)

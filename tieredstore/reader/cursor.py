@@ -21,9 +21,9 @@ from tieredstore.message import Message
 Moment = datetime | int
 """A time: a datetime with its time zone, or Unix ms."""
 OnDamage = Callable[[QueueId, int, Corrupt], None]
-"""Told queue, offset and cause of a damaged message, which is then passed over."""
+"""Callback for queue, offset and cause of a damaged message, which is then skipped."""
 OnGap = Callable[[QueueId, Gap], None]
-"""Told of messages that were lost before they could be tiered, when a read passes over them."""
+"""Callback for messages that were lost before they could be tiered, when a read skips them."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -88,7 +88,7 @@ def moment_ms(moment: Moment) -> int:
 
 
 GROUP = "tieredstore"
-"""The consumer group that read-ahead follows where the caller names none."""
+"""Consumer group for read-ahead if the caller names none."""
 FETCH_MESSAGES_MAX = 4096
 
 
@@ -145,7 +145,7 @@ class QueueCursor:
         raise StopAsyncIteration
 
     async def _seek(self) -> None:
-        """Look up the times that were asked for."""
+        """Resolve the requested times to offsets."""
         wanted = self._wanted
         if wanted.since_ms is not None:
             self.offset = max(self.offset, await self._place(wanted.since_ms))
@@ -201,7 +201,7 @@ class QueueCursor:
 def messages_of(
     messages: FetchedMessages, queue: QueueId, on_damage: OnDamage | None
 ) -> Iterator[Message]:
-    """The messages of one step, each made when it is asked for.
+    """Yield the messages of a step, each decoded on demand.
 
     Raises:
         Corrupt: while iterating, without `on_damage`: a body cannot be decompressed, or a record

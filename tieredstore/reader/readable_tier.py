@@ -87,7 +87,7 @@ async def opened_tier(
 
 
 BEHIND_S = 2.0
-"""Seconds that `check` waits before it calls what lies behind the published ends unpublished."""
+"""Seconds that `check` waits before it reports bytes beyond the published ends as unpublished."""
 
 
 async def findings_of(
@@ -157,7 +157,7 @@ class _Damaged(OpenFileItems):
 
 
 def _paths(java_metadata: Path) -> list[Path]:
-    """The files of the directory; none where it cannot be listed."""
+    """Return the files of the directory; none if it cannot be listed."""
     try:
         found = [*(java_metadata.resolve().parent.parent / DIRECTORY).iterdir()]
     except OSError:
@@ -166,7 +166,7 @@ def _paths(java_metadata: Path) -> list[Path]:
 
 
 def _mapped(path: Path) -> bytes | memoryview:
-    """The bytes of a file; not read before they are looked at."""
+    """Map a file; pages are read on access."""
     try:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -185,7 +185,7 @@ class WhoseTier(ABC):
 
     @property
     def broker(self) -> str:
-        """The broker whose tier this is."""
+        """The broker's name."""
         return self._opened().config.broker
 
     @property
@@ -228,8 +228,8 @@ class SegmentLookups(ABC):
     ) -> list[TieredSegment]:
         """The segments of a queue in these states; None: in any.
 
-        By flat file and base. What is published is COPY_FINISHED; DELETE_STARTED are files that are
-        unpublished and wait for their deletion. One request for each manifest that is not cached.
+        Ordered by flat file and base. Published segments are COPY_FINISHED. DELETE_STARTED are
+        unpublished files that wait for their deletion. One request for each uncached manifest.
 
         Raises:
             NotFound: the tier has no such queue; names the nearest.
@@ -240,7 +240,7 @@ class SegmentLookups(ABC):
     async def segment_at(self, topic: str, queue_id: int, offset: int) -> TieredSegment | None:
         """The CommitLog segment that has a message; None if the message is not tiered, or was lost.
 
-        No request where the newest metadata tell, else a few for manifests. Errors as `segments`.
+        No request if the newest metadata suffice, else a few for manifests. Errors as `segments`.
         """
         return await self._lookup(topic, queue_id).at(offset)
 
@@ -340,8 +340,8 @@ class KeyQueries(ABC):
 class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
     """The tier of one broker, open for reading. `tieredstore.open` makes it: use `async with`.
 
-    Needs no broker and no ownership, and never writes. Any number may read a tier while it is
-    written. What is published later is seen after `refresh`.
+    Needs no broker and no ownership, and never writes. Any number of readers may read a tier while
+    it is written. Later messages become visible by `refresh`.
     """
 
     def __init__(
@@ -438,7 +438,7 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
         return self._opened().fetcher
 
     async def refresh(self) -> bool:
-        """Look for what was published since; True if there was something. One request if not.
+        """Poll for newer entries; return whether there were any. One request if there are none.
 
         Raises:
             Unavailable: the storage does not answer.

@@ -17,7 +17,7 @@ CHUNK_MESSAGES_MAX = 1024
 """Messages that a merge gives at once."""
 
 CursorOf = Callable[[QueueId, Wanted, int | None], QueueCursor]
-"""Makes a cursor: queue, what is wanted of it, and bytes that one step may read (None: default)."""
+"""Opens a cursor for a queue, a selection, and the bytes of a step at most (None: default)."""
 
 
 async def queue_by_queue(
@@ -40,8 +40,8 @@ async def by_store_time(
 ) -> AsyncIterator[Iterable[Message]]:
     """All queues merged by store time, some messages at a time.
 
-    The order within a queue stays, so where a broker's clock was set back, times are not in order
-    either. Of messages with one time those of the lower queue come first. Holds
+    The order within a queue stays, so times are not in order after a broker's clock was set back.
+    Of messages with the same time those of the lower queue come first. Holds
     `MERGE_BYTES_MAX`, or `MERGE_STEP_BYTES_MIN` or a message for each queue if that is more.
     """
     share = max(MERGE_STEP_BYTES_MIN, MERGE_BYTES_MAX // max(1, len(queues)))
