@@ -24,7 +24,7 @@ from tieredstore.session.reader import open_reader
 from tieredstore.session.takeover import refuse_living_owner
 
 JOBS_MAX = 2
-"""Jobs side by side, if nothing else is said."""
+"""Default number of concurrent jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Holdings:
     """Counts of a tier that a compaction reduces."""
 
     objects: int
-    """Objects that hold messages and units; 0 where segments are files of their own."""
+    """Objects that hold messages and units; 0 if segments are files of their own."""
     extents: int
     """Pieces of segments in them, of which the metadata has a row each; without those in
     manifests."""
@@ -46,7 +46,7 @@ class CompactReport:
     is_dry: bool
     before: Holdings
     after: Holdings
-    """Of a dry run: as far as the metadata tell."""
+    """Of a dry run: estimated by the metadata."""
     bytes_rewritten: int
     objects_replaced: int
     """Objects that nothing refers to any more since; their names wait in the metadata."""
@@ -54,7 +54,7 @@ class CompactReport:
     """Time at which the last of them may be deleted, Unix ms; 0 if there are none, or after a dry
     run."""
     objects_deleted: int
-    """Objects of earlier times whose deletion was due."""
+    """Tombstones of earlier runs whose deletion was due."""
     failures: list[StoreError] = field(default_factory=list[StoreError])
     """Errors of objects that could not be read and stay as they are, or not be deleted yet."""
 

@@ -96,7 +96,7 @@ def places_of(config: Config, *, tier_only: bool) -> Places:
 
 
 def _has_begun(config: Config) -> bool:
-    """Whether there is a tier; a directory says so itself, and its files say what is wrong."""
+    """Whether there is a tier. A directory counts by itself: its files show any fault later."""
     where = directory_of(config)
     return not isinstance(where, TierUrl) or has_tier(config, where)
 
@@ -120,7 +120,7 @@ async def topics_in(places: Places, topics: Collection[str]) -> Sequence[Deleted
 
 
 def _with_tier(tier: ReadableTier, one: DeletedTopic) -> DeletedTopic:
-    """The same with what the tier has of the topic."""
+    """Return the topic with its extent in the tier."""
     queues = tier.queues(one.topic) if one.topic in tier.topics() else []
     return replace(
         one,
@@ -197,7 +197,7 @@ def _due(tier: Tier, *, now_ms: int) -> set[str]:
 
 
 def _tell_of_objects_left(tier: Tier, *, now_ms: int) -> None:
-    """Say why objects are still there that should have gone by the end of the command."""
+    """Log the reason why due objects are not deleted by the end of the command."""
     left = [
         one for one in tier.state.tombstones.values() if one.tries or one.not_before_ms <= now_ms
     ]

@@ -22,7 +22,7 @@ def offloading_config(config: Config) -> Config:
     """The configuration of the broker whose tier is offloaded. Blocks, as `existing_tier`.
 
     Raises:
-        ConfigError: nothing says where to, or which broker is meant.
+        ConfigError: no second store is configured, or the broker is ambiguous.
         NotFound: there is no tier.
     """
     if not config.settings[OFFLOAD_PATH].value:
@@ -58,7 +58,7 @@ async def plan(config: Config, topic: str, until: Until, *, clock: Clock) -> lis
 async def offload_topic(
     config: Config, topic: str, until: Until, *, clock: Clock, take_over: bool
 ) -> list[OffloadedQueue]:
-    """Offload what is closed of a topic, up to `until`. Owns the tier meanwhile.
+    """Offload the sealed part of a topic, up to `until`. Owns the tier meanwhile.
 
     Raises:
         NotFound: the tier has no such topic; names the nearest.

@@ -47,7 +47,7 @@ class RepairPlan:
 
     cuts: tuple[Cut, ...]
     unknown: tuple[StoreError, ...] = ()
-    """Why it cannot be told of some queues; the path names the queue."""
+    """Errors of queues whose common end is unknown; the path names the queue."""
 
 
 async def plan_repair(
@@ -59,10 +59,10 @@ async def plan_repair(
     compared_messages: int,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> RepairPlan:
-    """Find what is to be cut of one queue, of a topic's stopped queues, or of all stopped ones.
+    """Plan the truncation of a queue, of a topic's stopped queues, or of all stopped queues.
 
-    Reads what `find_common_end` says for each queue that is stopped, and two requests for each that
-    is not. A single queue is looked at whether it is stopped or not. Changes nothing.
+    Costs a `find_common_end` for each stopped queue, and two requests for each other one. A single
+    queue is examined whether it is stopped or not. Changes nothing.
 
     Raises:
         NotFound: the tier has no such queue or topic; of a single queue also where the broker's
@@ -167,9 +167,9 @@ async def _sound_end(hot: HotLog, tier: TierView, queue: QueueId, end: QueueOffs
 
 
 def _refusal(queue: QueueId, known: HotQueue | None) -> StoreError | None:
-    """Why what the hot log has of a queue is no reason to cut it; None if it may be. Pure.
+    """Return the error that forbids to truncate a queue to the hot log; None if allowed. Pure.
 
-    A queue that the hot log does not have stops nothing, so nothing of it is to be repaired.
+    A queue that the hot log does not have stops nothing, so it needs no repair.
     """
     why = "so nothing tells where to cut"
     if known is None:
