@@ -42,10 +42,10 @@ def converted(setting: Setting) -> object:
 
 
 def build(options: type[OptionsT], settings: Mapping[str, Setting], **others: object) -> OptionsT:
-    """An options class from the keys that set its fields; `others` win.
+    """Build an options class from the keys that set its fields; `others` win.
 
     Raises:
-        ValueError: what the class refuses; see `in_keys`.
+        ValueError: the class refuses a value; see `in_keys`.
     """
     values: dict[str, Any] = {}
     for setting in settings.values():

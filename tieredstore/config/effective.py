@@ -1,6 +1,6 @@
 """The configuration: every value with its origin, and the options of every layer made of them.
 
-The only module that knows all layers' options, and the only one that asks the environment.
+The only module that knows the options of all layers, and the only one that reads the environment.
 """
 
 import os
@@ -73,7 +73,7 @@ def fetcher_options(settings: Mapping[str, Setting]) -> FetcherOptions:
 
 
 def range_options(settings: Mapping[str, Setting]) -> RangeOptions:
-    """The gap is the fetcher's: what it reads over, storage reads over."""
+    """The gap is that of the fetcher: both coalesce the same ranges."""
     gap_bytes_max = int(settings["readAheadGapSize"].value)
     return build(RangeOptions, settings, gap_bytes_max=gap_bytes_max)
 
@@ -171,7 +171,7 @@ class Config:
     limits: TransferLimits = field(default_factory=TransferLimits, compare=False)
     """Bytes a second to and from an object store: the part that may change while it is used."""
     serves: bool = False
-    """Whether the process goes on until it is stopped, so that it waits for its storage."""
+    """Whether the process runs until it is stopped, and so waits for its storage."""
     start: StartWords = StartWords()
 
     @classmethod
@@ -306,7 +306,7 @@ class Config:
 
     @property
     def owner_check_s(self) -> float:
-        """`tieredStoreOwnerCheckInterval` in seconds; 0: the journal is not looked at."""
+        """`tieredStoreOwnerCheckInterval` in seconds; 0: the journal is not polled."""
         return int(self.settings["tieredStoreOwnerCheckInterval"].value) / 1000
 
     @property
@@ -326,7 +326,7 @@ class Config:
         return location_at(value)
 
     def serving(self) -> "Config":
-        """The same, for a process that goes on until it is stopped."""
+        """The same configuration, for a process that runs until it is stopped."""
         return replace(self, serves=True)
 
     @property
@@ -359,7 +359,7 @@ class Config:
         return replace(self, settings=settings)
 
     def gives(self, name: str) -> bool:
-        """Whether a key was given anywhere, so that its value is not the default."""
+        """Whether a key was given by any source, so its value is not the default."""
         return self.settings[name].origin not in {DEFAULT_ORIGIN, OBJECT_ORIGIN}
 
     @property
@@ -435,10 +435,10 @@ def _tier(settings: Mapping[str, Setting]) -> TierOptions:
 
 
 def _dispatch(settings: Mapping[str, Setting], *, is_object: bool) -> DispatchOptions:
-    """Two rounds at once where two batches fit in flight, else one.
+    """Return two concurrent rounds if two batches fit in flight, else one.
 
-    On an object store one request takes the bytes of all queues, so a round takes all that wait,
-    and is full when they have what one request should have.
+    In an object store one request takes the bytes of all queues. So a round takes all that wait,
+    and is full at the size of a request.
     """
     flight, batch = settings["tieredStoreBytesInFlight"], settings["tieredStoreGroupCommitSize"]
     rounds = min(ROUNDS_MAX, int(flight.value) // int(batch.value))

@@ -5,7 +5,7 @@ from enum import Enum
 
 Value = bool | int | str
 PORT = "port"
-"""The only unit that names a number instead of counting something: it is not shown behind it."""
+"""The only unit that names a number instead of counting: it is not printed after the number."""
 
 
 class Kind(Enum):
@@ -33,7 +33,7 @@ class Key:
     name: str
     kind: Kind
     default: Value
-    """In the unit of `kind`; "" where it depends on the machine or must be given."""
+    """In the unit of `kind`; "" if it depends on the machine or must be given."""
     meaning: str
     """A line that is complete by itself: `config --json` prints it alone."""
     sets: str = ""
@@ -47,7 +47,7 @@ class Key:
     choices: tuple[str, ...] = ()
     """Allowed values, if `kind` is CHOICE."""
     object_default: Value | None = None
-    """The default where the tier is in an object store, if it is another there: requests cost."""
+    """Default for a tier in an object store, if it differs: requests cost there."""
     is_machines: bool = False
     """The default depends on the machine or must be given, so the shipped file leaves it out."""
 

@@ -21,7 +21,7 @@ ALIASES = {"s3a": "s3", "s3n": "s3"}
 
 @dataclass(frozen=True, slots=True)
 class TierUrl:
-    """A place in an object store; `/` leads to what lies below it, as with a `Path`."""
+    """A location in an object store; `/` appends a name, as with a `Path`."""
 
     scheme: str
     """In small letters, such as `s3`."""

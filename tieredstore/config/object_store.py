@@ -31,7 +31,7 @@ _WITHIN = {
     "tieredStoreGroupCommitCount": "tieredStoreWaitingMax",
     "readAheadMessageSizeThreshold": "readAheadCacheSize",
 }
-"""Keys whose default must not be above the value of another one, if that was given."""
+"""Keys whose default must not exceed the given value of another key."""
 
 
 def tier_place(settings: Mapping[str, Setting]) -> str:

@@ -17,7 +17,7 @@ GIB: Final = 1 << 30
 ROUND_PUTS: Final = 2
 """Of a round: its part, and the entry of the journal that publishes it."""
 SNAPSHOT_PUTS: Final = 2
-"""Of a snapshot: itself, and what upkeep writes down with it."""
+"""Requests of a snapshot: its own, and those that upkeep writes with it."""
 READ_BYTES: Final = 4 << 20
 """Of a GET of a long sequential read, about: `tests/test_cost` counts 300 for a GiB."""
 
@@ -35,10 +35,10 @@ class PriceTable:
 
     @classmethod
     def parse(cls, text: str, *, path: str) -> Self:
-        """Read a table.
+        """Parse a price table.
 
         Raises:
-            ConfigError: it is no such table; says what is missing.
+            ConfigError: `text` is no price table; names the missing part.
         """
         try:
             found: dict[str, Any] = tomllib.loads(text)
@@ -60,7 +60,7 @@ class PriceTable:
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """The table in a file, or with "" the one that is shipped. Blocks.
+        """Read the table in a file, or the shipped one for "". Blocks.
 
         Raises:
             ConfigError: as `parse`, or it cannot be read.
@@ -93,12 +93,12 @@ class Limits:
     """The settings that decide about requests."""
 
     round_age_s: float
-    """A round is as old as this where messages always come."""
+    """Age of a round under a steady flow of messages."""
     round_bytes: int
     """A round is made earlier when so many bytes wait."""
     snapshot_age_s: float
     owner_check_s: float
-    """0: the journal is not looked at."""
+    """0: the journal is not polled."""
     heartbeat_s: float
     upload_bytes_per_s: int
     """0: no limit."""
@@ -117,9 +117,9 @@ class Estimate:
 
 
 def estimates(limits: Limits, prices: PriceTable) -> list[Estimate]:
-    """An idle tier, one into which a little comes all the time, and those at the limits of bytes.
+    """Estimate an idle tier, a tier with a low steady flow, and tiers at the limits of bytes.
 
-    Tiering at a limit is what it costs beside reading, and reading beside tiering.
+    Tiering at its limit is counted apart from reading, and reading apart from tiering.
     """
     idle: dict[RequestKind, float] = {
         "PUT": 1 / limits.heartbeat_s,

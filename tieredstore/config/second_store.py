@@ -28,10 +28,10 @@ def second_location(config: "Config") -> Location | None:
 
 
 def refuse_linked_stores(config: "Config") -> None:
-    """Refuse two directories that lie in one another once links are followed. Blocks.
+    """Refuse two directories of which one contains the other, links resolved. Blocks.
 
     Raises:
-        ConfigError: they do, or the second store is no place.
+        ConfigError: one contains the other, or the second store is no location.
     """
     setting = config.settings[OFFLOAD_PATH]
     if not setting.value:

@@ -46,12 +46,12 @@ _NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f]")
 
 
 class ConfigError(ValueError):
-    """Fix the configuration: one sentence says what is wrong, where, and what to write."""
+    """Invalid configuration. Its sentence names the fault, its place and the valid form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value as it was written, and where."""
+    """A value as it was written, with its origin."""
 
     name: str
     text: str
@@ -181,7 +181,7 @@ def parse_value(key: Key, given: Given) -> Value:
     """The value in the unit of the key.
 
     Raises:
-        ConfigError: the text is no value of that kind, or out of bounds; says what to write.
+        ConfigError: the text is no value of that kind, or out of bounds; names the valid form.
     """
     text, place = given.text, f"{key.name} ({given.origin})"
     match key.kind:

@@ -1,7 +1,7 @@
 """The keys of our own hot log (`run`, `put`); `keys.py` lists all.
 
-Names and defaults are RocketMQ's (MessageStoreConfig, BrokerConfig, NettyServerConfig) but where a
-meaning says so.
+Names and defaults are RocketMQ's (MessageStoreConfig, BrokerConfig, NettyServerConfig), unless a
+meaning names a difference.
 """
 
 from tieredstore.config.key import PORT, Key, Kind
