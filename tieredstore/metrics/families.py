@@ -73,7 +73,7 @@ class LabelledMetrics(Collector):
         *,
         medium: str = ROCKETMQ_LABELS["storage_medium"],
     ) -> None:
-        """`medium`: what RocketMQ calls the kind of storage."""
+        """`medium`: storage medium in the words of RocketMQ."""
         self._metrics = tuple(metrics)
         self._labels = labels
         self._rocketmq = {**ROCKETMQ_LABELS, "storage_medium": medium}
@@ -95,7 +95,7 @@ class TieringMetrics(Collector):
     """The metrics of tiering, read at each scrape. O(queues and segments)."""
 
     def __init__(self, look: Callable[[], Moment], version: str) -> None:
-        """`look` is called by the thread that serves a scrape."""
+        """`look` takes the sample; the thread that serves a scrape calls it."""
         self._look = look
         self._version = version
 

@@ -42,7 +42,7 @@ ResultT = TypeVar("ResultT")
 
 
 class LoopStuck(Exception):
-    """The event loop of the process does not answer; the text says for how long."""
+    """The event loop of the process does not answer; the text has the duration."""
 
 
 class LoopCalls:
@@ -88,12 +88,12 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class Pages:
-    """The WSGI application: each path with what it answers. Called by many threads."""
+    """The WSGI application: answers by path. Called by many threads."""
 
     def __init__(
         self, metrics: CollectorRegistry, loop: LoopCalls, unready_reason: Callable[[], str]
     ) -> None:
-        """`unready_reason` is called on the loop; "" says that all is well."""
+        """`unready_reason` is called on the loop; "" means ready."""
         self._metrics = cast("WSGIApplication", make_wsgi_app(metrics))
         self._loop = loop
         self._unready_reason = unready_reason
@@ -101,7 +101,7 @@ class Pages:
     def __call__(
         self, environ: "WSGIEnvironment", start_response: "StartResponse"
     ) -> Iterable[bytes]:
-        """Answer one request; a failure is 503 with one line that says why."""
+        """Answer a request; a failure is a 503 with its reason as a line."""
         checks = {"/healthz": str, "/readyz": self._unready_reason}
         path = environ["PATH_INFO"]
         if path != METRICS and path not in checks:
@@ -139,7 +139,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    """Logs nothing, and gives a client that says nothing up."""
+    """Logs nothing, and drops a client that sends no request."""
 
     timeout = REQUEST_S_MAX
 

@@ -26,9 +26,9 @@ class Caller(NamedTuple):
 
 
 class ReadMeter:
-    """Counts what a tier serves. One per metrics registry.
+    """Counts reads of a tier. One per metrics registry.
 
-    Only calls that the tier answers, or fails, are timed: those of the hot log cost it nothing.
+    Only calls that the tier serves or fails are timed: reads of the hot log cost it nothing.
     """
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
@@ -74,7 +74,7 @@ class ReadMeter:
         self._messages_out.labels(topic, group).inc(messages)
 
     def fell_back(self, caller: Caller) -> None:
-        """The hot log served what the tier failed to."""
+        """Count a read that the hot log served after the tier failed."""
         self._fallbacks.labels(*self._bounded(caller)).inc()
 
     def _bounded(self, caller: Caller) -> Caller:

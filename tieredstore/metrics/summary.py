@@ -50,8 +50,8 @@ def lost_of(queue: Queue) -> int:
 def lost_in(gaps: Iterable[Gap], start: int, end: int) -> int:
     """Messages of `[start, end)` that were lost: those of gaps, which may reach below `start`.
 
-    A queue that was made again begins behind one offset that parts it from the deleted one. No
-    message ever had it, unless the new queue has come beyond.
+    A queue that was created again begins after one offset that separates it from the deleted one.
+    No message ever had that offset, unless the new queue has passed it.
     """
     lost = 0
     for gap in gaps:
@@ -113,7 +113,7 @@ def log_bytes_of(queue: Queue) -> int:
 
 
 def time_range_of(queue: Queue) -> tuple[int | None, int | None]:
-    """Smallest and largest store timestamp, Unix ms; None where there is none."""
+    """Return the smallest and largest store timestamp, Unix ms; None without one."""
     refs = [ref for ref in queue.manifests if ref.type == SegmentType.COMMIT_LOG]
     begins = [ref.min_timestamp for ref in refs]
     ends = [ref.max_timestamp for ref in refs]
@@ -141,7 +141,7 @@ class QueueSummary:
     commit_log_bytes: int
     """Length of all records together."""
     first_timestamp: int | None
-    """Smallest store timestamp, Unix ms; None where there is no message."""
+    """Smallest store timestamp, Unix ms; None without a message."""
     last_timestamp: int | None
     """Largest store timestamp, Unix ms."""
 
