@@ -1,4 +1,4 @@
-"""Diagnosis of a directory: owner, space, and what the file system can do."""
+"""Diagnosis of a directory: owner, space, and capabilities of the file system."""
 
 import asyncio
 import os
@@ -18,10 +18,10 @@ SYNC_MS_MAX = 100.0
 
 
 def diagnose_directory(path: Path) -> list[Line]:
-    """All lines about a directory. Blocks; what it writes there, it removes.
+    """Diagnose a directory. Blocks. Removes the files that it writes there.
 
     Raises:
-        Unavailable: the file system fails, such as one that is full.
+        Unavailable: the file system fails, for example because it is full.
     """
     lines = [_identity(path)]
     if not is_directory(path):

@@ -40,7 +40,7 @@ ResultT = TypeVar("ResultT")
 PROBES = 3
 """Times that the probe runs, with three rounds of rivals each."""
 SAMPLES = 10
-"""Reads whose time is taken."""
+"""Number of timed reads."""
 
 
 async def tried_calls(store: ObjectStore) -> list[Line]:

@@ -1,4 +1,4 @@
-"""Diagnosis of a bucket: what boto3 tells of it, and what requests of our own show."""
+"""Diagnosis of a bucket, by boto3 and by requests of our own."""
 
 # boto3 has no types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -239,7 +239,7 @@ def judge_versioning(answer: "Answer | str", rules: "Sequence[Answer] | str", pr
 
 
 def judge_lock(answer: "Answer | str") -> Line:
-    """Object lock keeps what an owner deletes. Pure."""
+    """Report an object lock, which keeps objects that an owner deletes. Pure."""
     if isinstance(answer, str):
         return Line("object lock", Grade.NOTE, f"not known: {answer}")
     found = answer.get("ObjectLockConfiguration", {})
@@ -256,7 +256,7 @@ def judge_lock(answer: "Answer | str") -> Line:
 
 
 def judge_rules(rules: "Sequence[Answer] | str", prefix: str) -> list[Line]:
-    """Life-cycle rules that delete or move what a tier needs. Pure."""
+    """Report life-cycle rules that delete or move objects of a tier. Pure."""
     if isinstance(rules, str):
         return [Line("life-cycle rules", Grade.NOTE, f"not known: {rules}")]
     lines: list[Line] = []
