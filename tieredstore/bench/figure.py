@@ -28,7 +28,7 @@ class Figure:
     messages: int
     """0 for raw limits, which know no messages."""
     bytes: int
-    """Bytes of records, and of units where they are written too."""
+    """Bytes of records, and of units if they are written too."""
     seconds: float
     cpu_seconds: float
 
@@ -44,7 +44,7 @@ class Figure:
 
     @property
     def cpu_us(self) -> float:
-        """Microseconds of CPU for each message; 0 where no messages are known."""
+        """Microseconds of CPU for each message; 0 if the number of messages is unknown."""
         return 1e6 * self.cpu_seconds / self.messages if self.messages else 0.0
 
 
@@ -65,7 +65,7 @@ def settle(memory_bytes: int = 0) -> None:
 
 @contextmanager
 def stopwatch() -> Generator[Elapsed]:
-    """Yields what the block takes, filled in when it is left."""
+    """Measure a block; yield its result, which is filled in when the block is left."""
     elapsed = Elapsed()
     cpu_started = time.process_time()
     started = time.perf_counter()

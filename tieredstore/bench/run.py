@@ -1,4 +1,4 @@
-"""All rounds of one run, and what they come to."""
+"""Runs of the benchmark: all rounds, and their results."""
 
 import os
 import platform
