@@ -26,7 +26,7 @@ Keep messages of your own, with the same tier below:
     async with tieredstore.open_store("store", "tier", broker="broker-a") as store:
         await store.put_message(tieredstore.NewMessage("Orders", 0, b"..."))
 
-What there is, by purpose (`help(tieredstore.NAME)` tells each):
+Public names by purpose (`help(tieredstore.NAME)` documents each):
 
 Reading      open, ReadableTier, Message, QueueSummary, Gap, QueueCursor, Finding, Boundary,
              TimeRules, TieredSegment

@@ -1,4 +1,4 @@
-"""A broker's store directory on its way into a tier: what `tieredstore tier` and programs run."""
+"""Tiering of a broker's store directory, for `tieredstore tier` and for programs."""
 
 import asyncio
 import warnings
@@ -40,7 +40,7 @@ from tieredstore.session.takeover import refuse_living_owner, watch_ownership
 from tieredstore.session.topic_retention import keep_topic_times, topic_hours
 
 SETTLING_LOOKS = 3
-"""Looks of `drain` at units that do not count yet."""
+"""Polls of `drain` for units that do not count yet."""
 SETTLING_S = 0.2
 """Seconds between two of them."""
 
@@ -186,12 +186,12 @@ class Follower:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the journal and give the tier up.
+        """End the journal and give up the ownership of the tier.
 
-        What is not tiered yet stays in the broker's log, and the next start continues there.
+        Untiered messages stay in the broker's log, and the next start continues there.
 
         Raises:
-            Fenced: someone newer took the tier while the block ran; says who.
+            Fenced: a newer owner took the tier while the block ran; names it.
         """
         stack, self._stack = self._stack, None
         if stack is None:
@@ -248,7 +248,7 @@ class Follower:
 
         Raises:
             Unavailable: nothing reached the tier for a minute, in an object store for five.
-            Fenced: someone newer owns the tier.
+            Fenced: a newer owner has the tier.
         """
         opened = self._opened()
         await self._read_ahead()
@@ -263,21 +263,21 @@ class Follower:
         raise AssertionError("the last look returns")
 
     async def run(self) -> None:
-        """Tier what is there and what comes, until cancelled or `stop` is called.
+        """Tier present and new messages, until cancelled or `stop` is called.
 
         An outage of the storage or of the broker's disk ends nothing: work continues when it is
         over.
 
         Raises:
-            Fenced: someone newer owns the tier.
+            Fenced: a newer owner has the tier.
         """
         await self._read_ahead()
         await self._opened().dispatcher.run()
 
     async def stop(self) -> None:
-        """Commit what is there, for at most `tieredStoreShutdownTimeout`, then end `run`.
+        """Commit the waiting messages, for at most `tieredStoreShutdownTimeout`, then end `run`.
 
-        Raises nothing for what could not be committed: `statistics` has it as `behind`.
+        Uncommitted messages raise no error: `statistics` reports them as `behind`.
         """
         opened = self._opened()
         opened.hot.look_at_all()

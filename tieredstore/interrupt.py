@@ -1,4 +1,4 @@
-"""Ctrl-C where Python cannot be interrupted in the middle: while modules are loaded."""
+"""Ctrl-C during imports, which Python cannot interrupt cleanly."""
 
 import signal
 from collections.abc import Generator

@@ -1,8 +1,8 @@
 """The four packages below `tieredstore`, which must be its own (decision 0001).
 
 They carry plain names that other distributions and users' scripts have too, and an import that
-finds the wrong one fails far from its cause. So they are looked up, not imported, first: an
-intruder's code does not run, and the look takes a tenth of a millisecond.
+finds the wrong one fails far from its cause. So they are first looked up, not imported: foreign
+code does not run, and the lookup takes 0.1 ms.
 """
 
 import os
@@ -11,15 +11,15 @@ from importlib.util import find_spec
 
 LAYERS = ("container", "dispatcher", "fetcher", "provider")
 WRONG_USE = 2
-"""As in `cli/streams.py`, which lies behind the layers."""
+"""As in `cli/streams.py`, which is imported after the layers."""
 
 
 def refuse_intruders(home: str) -> None:
-    """Refuse to go on with layers that do not lie in `home`.
+    """Refuse layers outside `home`.
 
     Raises:
         ImportError: a layer is another distribution's, a file of the user's, or not there.
-        SystemExit: likewise, where `tieredstore` is the command that runs; it was said.
+        SystemExit: likewise, if the running command is `tieredstore`; the reason was printed.
     """
     for layer in LAYERS:
         sentence = _intruder(layer, home)

@@ -13,10 +13,10 @@ Worker = Callable[[], Awaitable[None]]
 
 
 def keep_opened() -> None:
-    """Leave what a process has opened out of collections of garbage.
+    """Exclude the open objects of a process from garbage collection.
 
-    The records of a tier live as long as the process, and those that are replaced go by their
-    references. A full collection beside 100,000 queues would hold the event loop for 60 ms.
+    The records of a tier live as long as the process, and replaced ones are freed by reference
+    counts. A full collection beside 100,000 queues would block the event loop for 60 ms.
     """
     gc.freeze()
 

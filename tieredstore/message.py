@@ -73,7 +73,7 @@ class Message:
 
     @property
     def tags(self) -> str:
-        """The tag that consumers subscribe to; "" where there is none."""
+        """The tag that consumers subscribe to; "" without one."""
         return self.stored.tags
 
     @property

@@ -29,7 +29,7 @@ _START_FIELD = 19
 
 
 class Life(Enum):
-    """Whether a process runs, as far as this host tells."""
+    """Life of a process, as far as this host can observe it."""
 
     LIVES = "lives"
     GONE = "gone"
@@ -39,7 +39,7 @@ class Life(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessName:
-    """A parsed name. Texts are empty, and numbers 0, where an older program wrote it."""
+    """A parsed name. Fields unknown to the older version that wrote it are empty or 0."""
 
     host: str
     pid: int
@@ -76,7 +76,7 @@ class ProcessName:
 
     @property
     def is_detailed(self) -> bool:
-        """Whether it says enough to find the process again on its own host."""
+        """Whether it has enough to find the process on its own host."""
         return bool(self.boot and self.pid_namespace and self.start)
 
     @property

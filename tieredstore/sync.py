@@ -1,4 +1,4 @@
-"""The same face without `await`, for notebooks and scripts.
+"""The API without `await`, for notebooks and scripts.
 
 ```
 import tieredstore.sync
@@ -8,10 +8,10 @@ with tieredstore.sync.open("tier") as tier:
         print(message.offset, message.tags, message.body)
 ```
 
-Everything runs in an event loop in a thread of its own, which begins with `open` and ends with
-`close`. So it works where a loop runs already, as in Jupyter, and any thread may call it. What
-each call means, costs and raises is said in `tieredstore.ReadableTier`, `tieredstore.Follower` and
-`tieredstore.TieredMessageStore`.
+Everything runs in an event loop in a thread of its own, from `open` to `close`. So it works beside
+a running loop, as in Jupyter, and any thread may call it. `tieredstore.ReadableTier`,
+`tieredstore.Follower` and `tieredstore.TieredMessageStore` document meaning, cost and errors of
+each call.
 """
 
 import os
@@ -125,7 +125,7 @@ class SyncTier(Threaded):
 
     @property
     def broker(self) -> str:
-        """The broker whose tier this is."""
+        """The broker's name."""
         return self._tier.broker
 
     @property
@@ -143,7 +143,7 @@ class SyncTier(Threaded):
         return self._tier.location
 
     def refresh(self) -> bool:
-        """Look for what was published since; True if there was something."""
+        """Poll for newer entries; return whether there were any."""
         return self._running.call(self._tier.refresh)
 
     def topics(self) -> list[str]:
@@ -244,7 +244,7 @@ class SyncTier(Threaded):
     ) -> RecordBatchReader:
         """A queue or a topic as a `pyarrow.RecordBatchReader`; see `ReadableTier.to_arrow`.
 
-        Nothing is read before a batch is asked for, and one batch is held.
+        Each batch is read when it is requested, and one batch is held.
         """
         wanted = Wanted.of(offset, messages_max, tags, since, until, on_damage, on_gap)
         schema, batches = self._running.call(

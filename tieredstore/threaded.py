@@ -24,7 +24,7 @@ ItemT = TypeVar("ItemT")
 
 
 def _end(stack: ExitStack) -> None:
-    """End the thread of what was dropped open, by the program or by its exit."""
+    """End the thread of an object that was dropped open, or is open at exit."""
     with suppress(Exception):  # no one is left to be told; `__del__` warns
         stack.close()
 
@@ -54,7 +54,7 @@ class Threaded:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Stop what is under way, close, and end the thread."""
+        """Cancel running calls, close, and end the thread."""
         stack, self._stack = self._stack, None
         if stack is not None:
             self._finalizer.detach()
@@ -75,11 +75,11 @@ class Threaded:
         return self._portal
 
     def close(self) -> None:
-        """Stop what is under way, close, and end the thread. Idempotent."""
+        """Cancel running calls, close, and end the thread. Idempotent."""
         self.__exit__(None, None, None)
 
     def _each(self, items: AsyncIterator[ItemT]) -> Iterator[ItemT]:
-        """The items of an asynchronous iterator, each when it is asked for."""
+        """Yield the items of an asynchronous iterator, each on demand."""
 
         async def following() -> ItemT | None:
             return await anext(items, None)
@@ -107,7 +107,7 @@ class SyncStore(Threaded):
         return self._store.awaited
 
     def set_level(self, level: Level | str | int) -> None:
-        """Change what is read from the tier."""
+        """Set the reads that go to the tier."""
         self._running.call(self._store.set_level, level)
 
     def put_message(self, message: NewMessage) -> Appended:
@@ -199,7 +199,7 @@ class SyncStore(Threaded):
     def messages(
         self, group: str, topic: str, queue_id: int, start: int = 0
     ) -> Iterator[StoredMessage]:
-        """Every message from `start` on, and those that come, until the loop is left."""
+        """Yield every message from `start` on, and new ones, until the loop is left."""
         return self._each(self._running.call(self._store.messages, group, topic, queue_id, start))
 
     def statistics(self) -> Mapping[str, float]:
