@@ -156,7 +156,7 @@ class InputLines:
         self._loop = asyncio.get_running_loop()
 
     def end(self) -> None:
-        """Let `batches` end behind what was read already."""
+        """End `batches` after the input that was read already."""
         self._found.put_nowait(None)
 
     async def batches(self) -> AsyncGenerator[list[bytes], None]:
@@ -337,7 +337,7 @@ def sentence_of(refused: MessageRefused) -> str:
 
 
 def with_done(error: StoreError, appending: Appending) -> StoreError:
-    """The same error, which says what was appended before it, if anything was."""
+    """Return the error with the messages that were appended before it, if any."""
     if appending.count:
         error.reason = f"{error.reason}; before that: {appending.done}"
     return error

@@ -58,7 +58,7 @@ VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
     (Closed, UNAVAILABLE, "try again"),
     (AlreadyExists, UNAVAILABLE, "try again"),
 )
-"""Exit status and advice by class, the first that fits; "" where the reason says what to do."""
+"""Exit status and advice by class, the first match; "" if the reason includes the advice."""
 
 
 def explain(error: BaseException) -> tuple[int, str]:

@@ -40,7 +40,7 @@ class Invocation:
         return Config.load(conf=self.conf, defines=self.defines)
 
     def begin(self) -> None:
-        """Print what our loggers say, as the options ask for."""
+        """Print log records, as the options require."""
         from tieredstore.cli.logs import set_up  # noqa: PLC0415 - `--help` says nothing
 
         set_up(self.log_format, self.log_level)

@@ -18,7 +18,7 @@ SPLIT_BYTES_MAX = 1 << 40
 
 
 def engine_options(command: CommandT) -> CommandT:
-    """The options that say where a job's work is done."""
+    """Add the options of a job's engine."""
     engine = click.option(
         "--engine",
         type=click.Choice([LOCAL, SPARK]),
@@ -44,10 +44,10 @@ def engine_options(command: CommandT) -> CommandT:
 
 @contextmanager
 def engine_of(name: str, processes: int | None) -> Generator[Engine]:
-    """The engine that was asked for; it ends with the block.
+    """Open the requested engine; it ends with the block.
 
     Raises:
-        ConfigError: Spark is wanted, and something that it needs is not there.
+        ConfigError: Spark is wanted, and a requirement of it is missing.
     """
     if name == LOCAL:
         with LocalEngine(processes) as engine:

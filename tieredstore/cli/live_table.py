@@ -132,7 +132,7 @@ class Rate:
         self._looks: deque[tuple[float, int]] = deque(maxlen=RATE_LOOKS)
 
     def add(self, now_s: float, messages: int) -> None:
-        """Take one look."""
+        """Take a sample."""
         self._looks.append((now_s, messages))
 
     @property

@@ -45,7 +45,7 @@ class _Json(logging.Formatter):
 
 
 def set_up(log_format: str, log_level: str) -> None:
-    """Print what our loggers say, from `log_level` on. May be called again."""
+    """Print log records from `log_level` on. May be called again."""
     handler = _StandardError()
     handler.setFormatter(_Json() if log_format == JSON else _Text())
     logger = logging.getLogger(LOGGER_NAME)

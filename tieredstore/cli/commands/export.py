@@ -30,7 +30,7 @@ NUMBERS = frozenset({"messages", "files", "size", "queues", "offsets", "damaged"
 
 
 def _options(command: Callable[..., int]) -> Callable[..., int]:
-    """The options that say which messages, and what of them."""
+    """Add the options of the selection of messages and columns."""
     for option in reversed(
         (
             click.option(

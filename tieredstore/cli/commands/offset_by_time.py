@@ -16,7 +16,7 @@ class MomentCommand(click.Command):
     """A command whose last argument is a moment, which may begin with a dash."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put a span behind all options, so that none is looked for in it."""
+        """Move a span after all options, so that it is not parsed as one."""
         spans = [word for word in args if is_span(word)]
         if spans and "--" not in args:
             args = [*(word for word in args if not is_span(word)), "--", *spans]

@@ -126,7 +126,7 @@ async def _put(
     is_open = False
 
     def ask() -> None:
-        """End behind what was read; before the store is open, at once."""
+        """End after the input that was read; at once while the store is not open."""
         if not is_open:
             task.cancel()
         elif lines is not None:

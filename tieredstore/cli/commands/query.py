@@ -115,7 +115,7 @@ def _decoded(result: QueryResult, damage: list[StoreError]) -> Iterator[Message]
 
 
 def _say_end(result: QueryResult, topic: str, key: str, messages_max: int) -> None:
-    """Say on standard error what the messages do not show."""
+    """Report on standard error the facts that the messages do not show."""
     if result.unsearched:
         LOGGER.warning(
             "%d messages of %s are in no index yet and were not searched; --scan reads them",

@@ -157,7 +157,7 @@ def _say_unknown(plan: RepairPlan) -> None:
 
 
 def _say(sentences: Sequence[str], count: int, rest: str) -> None:
-    """Say why queues are not cut; of those that have no sentence, how many they are."""
+    """Print why queues are not truncated; queues without a sentence are counted."""
     for sentence in sentences:
         click.echo(f"tieredstore: {printable(sentence)}", err=True)
     if count > len(sentences):
@@ -174,7 +174,7 @@ async def _cut(
     yes: bool,
     take_over: bool,
 ) -> None:
-    """Ask, save, then cut; nothing is asked where the tier may not be taken anyway."""
+    """Confirm, save, then truncate. Nothing is asked if the tier cannot be owned anyway."""
     clock = SystemClock()
     if not take_over:
         await refuse_living_owner(config, clock=clock)

@@ -80,7 +80,7 @@ def _entries(count: int) -> str:
 
 
 async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> JournalCut:
-    """Find what would go, and let it go if it is what was agreed to."""
+    """Find the journal entries that would go, and truncate if they match the confirmed ones."""
     directory, clock = directory_of(config), SystemClock()
     store = storage_at(config, directory, clock=clock)
     try:

@@ -216,7 +216,7 @@ async def _watch(run: Running, tiered: TieredMessageStore) -> None:
 
 
 async def _until_stopped(run: Running) -> None:
-    """Append what comes, if that is wanted, until a signal; what was read by then is appended."""
+    """Append the input, if wanted, until a signal. Input read by then is appended."""
     if run.puts:
         bytes_max = line_bytes_max(run.config, as_json=True)
         lines = InputLines(sys.stdin.fileno(), line_bytes_max=bytes_max)
