@@ -168,7 +168,7 @@ class _DayRows:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Write what waits; after an exception, remove what was written."""
+        """Write the waiting splits; after an exception, remove the written files."""
         if kind is None:
             for day in sorted(self._held):
                 self._write(day)
@@ -207,7 +207,7 @@ class _DayRows:
 
 
 SNAPSHOT_BYTES = 4 << 30
-"""Of logs, whose messages become visible by one snapshot: what a run that is killed does again."""
+"""Bytes of logs of a snapshot: a killed run repeats at most these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Portion:
 
 
 class TableExport:
-    """An export that is planned: run it, or look at what it would do."""
+    """A planned export: run it, or show its plan."""
 
     def __init__(
         self,

@@ -306,7 +306,7 @@ def state_of(table: Table, name: TableName) -> TableState:
 
 
 def _refuse_rolled_back(table: Table, state: TableState, name: TableName) -> None:
-    """Refuse a table whose snapshot is older than its property says: messages are missing."""
+    """Refuse a table whose snapshot is older than that of its property: messages are missing."""
     snapshot, number = table.current_snapshot(), 0
     while snapshot is not None:
         said = (snapshot.summary.additional_properties if snapshot.summary else {}).get(COMMIT)

@@ -83,7 +83,7 @@ class ExportReport:
 
 
 class Export:
-    """A run that is planned: go on with `run`, or look at what it would do."""
+    """A planned run: start it with `run`, or show its plan."""
 
     def __init__(
         self,
@@ -285,7 +285,7 @@ def _task(
     *,
     is_done: bool,
 ) -> ExportTask:
-    """A task of a run, by where its bytes lie now; `like` has what all tasks share."""
+    """Return a task of a run at the present place of its bytes; `like` has the common fields."""
     task = run.tasks[number]
     split = _split_again(task, run, found, options)
     return replace(

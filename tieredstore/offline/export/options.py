@@ -115,7 +115,7 @@ def columns_of(options: ExportOptions) -> tuple[str, ...]:
 
 
 def named_columns(options: ExportOptions) -> Sequence[str]:
-    """The columns that were asked for; all where none was named.
+    """Return the requested columns; all if none is named.
 
     Raises:
         ConfigError: there is no such column, or one is named twice.

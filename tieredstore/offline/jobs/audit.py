@@ -163,7 +163,7 @@ async def _audited(  # noqa: PLR0917 - one caller
 async def _judged(
     place: TierPlace, plan: TierPlan, tasks: _Tasks, engine: Engine, progress: Progress | None
 ) -> dict[str, dict[str, Any]]:
-    """By queue and index file, what the workers say of it."""
+    """Results of the workers, by queue and index file."""
     queues = {
         queue.id: QueueOffsets(
             queue.min_offset, queue.next_offset, tuple((gap.start, gap.end) for gap in queue.gaps)
@@ -203,7 +203,7 @@ def _changed(
 
 
 def _still_stands(name: QueueId | None, before: TierState, now: TierState) -> bool:
-    """Whether what was judged of a queue holds. True where nothing was."""
+    """Whether the verdict on a queue holds. True without a verdict."""
     judged = None if name is None else before.queues.get(name)
     queue = None if name is None else now.queues.get(name)
     if judged is None:

@@ -55,7 +55,7 @@ _COLUMNS = ("topic_id", "queue_id", "position", "key_hash", "size", "seconds")
 
 
 def range_marks(queue: QueueId, topic_id: int, positions: Sequence[int]) -> list[NDArray[np.int64]]:
-    """Rows that say that all messages between each two positions were looked at; no items."""
+    """Pairs of positions between which all messages were verified; they are no items."""
     count = len(positions)
     fields = {
         "key_hash": np.full(count, _MARK),

@@ -231,7 +231,7 @@ class LogExtents:
     """
 
     def __init__(self, bytes_max: int, pieces: Sequence[LogPiece] = ()) -> None:
-        """No extent lies in two of these pieces, whose objects may differ."""
+        """No extent is in two of these pieces, whose objects may differ."""
         self._bytes_max = bytes_max
         self._edges = [piece.position for piece in pieces]
         self._rows: list[ExtentRow] = []

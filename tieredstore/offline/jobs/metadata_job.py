@@ -58,7 +58,7 @@ class LogFile:
     limit: int
     """Position at which the next file begins, or this one ends."""
     first_offset: int = 0
-    """Queue offset of the first record of a queue's first file; 0 where it cannot be told."""
+    """Queue offset of the first record of a queue's first file; 0 if it is unknown."""
     parts: tuple[LogPiece, ...] = ()
     """Pieces of its bytes, if it has no file of its own; a record begins at each."""
 
@@ -78,7 +78,7 @@ class Round:
     """Result of a pass over the log."""
 
     logs: dict[QueueId, list[dict[str, Any]]] = field(default_factory=dict[QueueId, Any])
-    """By queue, what each split told, in order."""
+    """Reports of the splits by queue, in order."""
     units: dict[str, dict[str, Any]] = field(default_factory=dict[str, Any])
     index: dict[str, dict[str, Any]] = field(default_factory=dict[str, Any])
 

@@ -21,7 +21,7 @@ from tieredstore.offline.jobs.part_scan import PartRun
 from tieredstore.offline.scan.split import LogPiece
 
 FIRST_EPOCH = 1
-"""Of the owner whose entry publishes what was made: the journal's first."""
+"""Epoch of the owner whose entry publishes the rebuilt metadata: the journal's first."""
 GAP_REASON = "no sound record of it was in the log when the metadata were made again"
 Said = Mapping[str, Any]
 """Report of a mapper or a reducer of a rebuild, as JSON."""
@@ -96,10 +96,10 @@ def queue_of_parts(parts: QueueParts, *, now_ms: int) -> Queue:
 
 
 def with_known_gaps(queue: Queue, known: KnownOffsets) -> Queue:
-    """The queue with the gaps that an export of the earlier metadata has of it. Pure.
+    """Return the queue with its gaps of an export of the earlier metadata. Pure.
 
-    One that ends the queue, of which no message tells, is added, and the queue goes on behind it;
-    one that was found again has its reason and its time again. Others contradict the messages.
+    A gap at the end of the queue, which no message proves, is added, and the queue continues after
+    it. A gap that was found again gets its reason and its time. Other gaps contradict the messages.
     """
     told = {(gap.start, gap.end): gap for gap in known.gaps}
     gaps = [told.get((gap.start, gap.end), gap) for gap in queue.gaps]

@@ -30,7 +30,7 @@ from tieredstore.offline.scan.split import LogPiece, TierPlace
 AHEAD_BYTES = 32 << 20
 """Told to the source at once."""
 NEAR_BYTES = 64 << 10
-"""The window moves where less of it is left: moving it copies what it holds."""
+"""Rest of the window below which it moves: a move copies its content."""
 
 
 class PartRun(NamedTuple):
@@ -140,7 +140,7 @@ def _follows(before: PartRun, run: PartRun) -> bool:
 
 
 def _records_from(window: LogWindow, at: int) -> tuple[list[tuple[QueueId, PartRun]], int]:
-    """The runs that begin at `at` and touch, and where they end; where to search, if none is."""
+    """Return the adjacent runs from `at` on and their end, or the position to search from."""
     if window.end - at < NEAR_BYTES and window.end < window.limit:
         window.move(at, WINDOW_BYTES)
     walk = walk_records(window.raw, at - window.start)
@@ -170,7 +170,7 @@ def _runs(
     sizes: NDArray[np.int64],
     columns: RecordColumns,
 ) -> list[tuple[QueueId, PartRun]]:
-    """Records that touch, cut where another run begins; those that no queue can have are left."""
+    """Return runs of adjacent records. Records that no queue can have are left out."""
     headers = columns.headers
     offsets = headers["queue_offset"].astype(np.int64)
     positions = headers["physical_offset"].astype(np.int64)

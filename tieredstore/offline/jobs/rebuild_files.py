@@ -120,7 +120,7 @@ def _make_and_publish(
     engine: Engine,
     progress: Progress | None,
 ) -> tuple[Made, list[MadeFile]]:
-    """Own the tier, let the workers make the objects, and publish where they lie."""
+    """Own the tier, have the workers create the objects, and publish their places."""
     interrupted: BaseException | None = None
     made, changed = Made(), set[str]()
     with portal.wrap_async_context_manager(_owned(config)) as tier:
@@ -163,10 +163,10 @@ async def _owned(config: Config) -> AsyncGenerator[Tier]:
 
 
 async def _index_files(tier: Tier, lost: Sequence[str]) -> Mapping[str, str]:
-    """By target, a name for each index file that is made again; one listing, if there are any.
+    """Return a name for each rebuilt index file, by target; one listing, if there are any.
 
-    A name is taken only where a tier was made again whose journal was lost: what owners of higher
-    epochs had made lies there until it is deleted.
+    A name can be in use only in a tier that was rebuilt after the loss of its journal: objects of
+    owners with higher epochs stay there until they are deleted.
     """
     if not lost:
         return {}

@@ -523,7 +523,7 @@ class RebuildReducer:
         }
 
     def _made(self, target: str, raw: memoryview) -> str:
-        """Stage what was made, or make its object, whose name it gives back; "" if it has none."""
+        """Stage the output, or create its object and return its name; "" if it has none."""
         if self.objects is not None:
             return self.objects.write(target, raw)
         if self.staging:

@@ -538,7 +538,7 @@ def _without_stale(
 
 
 def _first_offset(root: Path, name: str) -> int:
-    """Queue offset of the first record; 0 where it cannot be told, which a scan corrects."""
+    """Return the queue offset of the first record; 0 if it is unknown, which a scan corrects."""
     header = _first_header(root, name)
     return 0 if header is None else max(header.queue_offset, 0)
 

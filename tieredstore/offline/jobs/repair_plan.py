@@ -31,7 +31,7 @@ from tieredstore.offline.jobs.report import MadeFile
 from tieredstore.offline.scan.sources import Sum, check_sum
 
 LOOKS_MAX = 8
-"""Looks for what is lost in a tier that changes meanwhile."""
+"""Searches for lost objects in a tier that may change meanwhile."""
 Progress = Callable[[int, int], None]
 """Callback for progress: bytes done, and all bytes."""
 
@@ -57,7 +57,7 @@ class Made:
     """Result of a job: its output and findings."""
 
     said: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    """By target, what the reducer told."""
+    """Reports of the reducers, by target."""
     messages: int = 0
     findings: list[Finding] = field(default_factory=list[Finding])
 
@@ -108,10 +108,10 @@ WantedT = TypeVar("WantedT", bound=Wanted)
 
 
 async def settled(reader: TierReader, look: Callable[[], Awaitable[WantedT]]) -> WantedT:
-    """Look for what is lost, until two looks at the newest metadata agree.
+    """Search for lost objects until two searches in the newest metadata agree.
 
-    An owner that is at work moves and expires objects, which look lost to an older view. Costs a
-    second look only where something is lost.
+    A working owner moves and expires objects, which seem lost in older metadata. A second search is
+    made only if the first one found lost objects.
 
     Raises:
         Unavailable: the tier changes faster than it is read.

@@ -1,4 +1,4 @@
-"""The records of a split, chunk by chunk, and what lies between them that is none."""
+"""Scan of a split: its records, chunk by chunk, and the gaps between them."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -34,7 +34,7 @@ ANOTHER_BODY = "the body differs from its checksum"
 OnGap = Callable[[LogGap], None]
 """Callback for each gap; without it the first gap is raised as `Corrupt`."""
 OnExpired = Callable[[Relocated], None]
-"""Is called where messages of the split left the tier; without one that is raised as `Expired`."""
+"""Callback for messages of the split that left the tier; without it `Expired` is raised."""
 
 
 class FoundRecords(NamedTuple):
@@ -325,7 +325,7 @@ class LogScan:
 
 
 def relocator_of(split: Split) -> Relocator | None:
-    """Looks up a split's bytes that moved; None where no journal says where."""
+    """Lookup of a split's bytes that moved; None without a journal."""
     if split.generation is None:
         return None
     planned = PlannedQueue(split.queue, split.generation)

@@ -21,7 +21,7 @@ REFUSED_FRAMES_MAX = 32
 
 
 class Left(Exception):
-    """Bytes that were planned left the tier; `found` says what is there of the rest."""
+    """Planned bytes left the tier; `found` has the places of the rest."""
 
     def __init__(self, found: Relocated) -> None:
         super().__init__(found)
@@ -39,9 +39,9 @@ class _Lost(NamedTuple):
 class LogWindow:
     """Bytes `[start, end)` of a log, which only moves forward.
 
-    Bytes that are not at their place are read where the newest metadata say that they lie. Those
-    of encrypted frames that were changed are zeros here; `lost_from` says where the first of them
-    is. Memory: `WINDOW_BYTES`, or the longest stretch that was asked for.
+    Bytes that are not at their planned place are read from their place in the newest metadata.
+    Bytes of changed encrypted frames are zeros; `lost_from` is the position of the first one.
+    Memory: `WINDOW_BYTES`, or the longest requested stretch.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class LogWindow:
         return found
 
     def _follow(self, found: Relocated) -> None:
-        """Read the rest from where it lies now."""
+        """Read the rest from its present place."""
         if not found.pieces or found.pieces[0].position > self.end:
             raise Left(found)
         assert found.pieces[-1].end >= self._limit, "a log has no holes and keeps its generation"

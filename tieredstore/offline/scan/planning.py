@@ -320,7 +320,7 @@ class TierPlan:
 
     place: TierPlace
     state: TierState
-    """All metadata but what lies in manifests."""
+    """All metadata except manifests."""
     segments: Mapping[QueueId, Sequence[Segment]]
     """CommitLog segments of each queue that is wanted, those in manifests too."""
     splits: Sequence[Split]

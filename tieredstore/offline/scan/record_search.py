@@ -35,10 +35,10 @@ _KEPT_BYTES = MAGIC_AT + len(MAGIC_V1.to_bytes(4, "big")) - 1
 
 
 class Shifted(NamedTuple):
-    """Whole records in a row that say that they lie elsewhere."""
+    """Consecutive intact records whose own position is another one."""
 
     by: int
-    """Bytes by which they lie further on than they say."""
+    """Bytes by which they are after their own position."""
     records: int
 
 
@@ -155,7 +155,7 @@ def _record_at(
 
 
 def _judged(record: memoryview, queue: tuple[int, bytes] | None) -> tuple[int, int] | None:
-    """Queue offset of a sound record of the queue, and where it says that it lies; else None."""
+    """Return the queue offset and the own position of a sound record of the queue; else None."""
     try:
         fixed, (body, body_end, topic_at, topic_end, _) = unpack_record(record, "", 0)
     except Corrupt:
@@ -187,7 +187,7 @@ class _ShiftCount:
         return self._longest if self._longest.records >= SHIFTED_MIN else None
 
     def add(self, position: int, size: int, offset: int, shift: int) -> None:
-        """Note a whole record that says that it lies `shift` bytes before where it does."""
+        """Note an intact record that is `shift` bytes after its own position."""
         if position < self._expected[0]:
             return  # inside a whole record: a copy in its body
         follows = self._expected == (position, offset, shift)

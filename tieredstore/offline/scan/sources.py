@@ -234,7 +234,7 @@ class StoreSource:
         return filled
 
     def close(self) -> None:
-        """Give up what was asked for ahead. Idempotent."""
+        """Cancel read-ahead. Idempotent."""
         self._expected.clear()
         while self._ahead:
             self._ahead.popleft().answer.cancel()

@@ -157,9 +157,9 @@ class ScanReport:
 
     split: Split
     first: int | None = None
-    """First place at or behind `split.start` where the chain of records came by."""
+    """First place of the chain of records at or after `split.start`."""
     end: int | None = None
-    """First place at or behind `split.end` where it came by; None until the scan has ended."""
+    """First place of the chain at or after `split.end`; None until the scan has ended."""
     records: int = 0
     """Records that the split owns, whether they were wanted or not."""
     bytes: int = 0

@@ -38,7 +38,7 @@ QUEUE_ID: Final = "queue_id"
 
 
 class SparkMissing(ExtraMissing):
-    """Install what Spark needs; one sentence says what."""
+    """A requirement of Spark is missing. The sentence names it."""
 
 
 def register(spark: "SparkSession") -> None:

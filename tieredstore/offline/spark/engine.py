@@ -128,8 +128,8 @@ _SCHEMA = pa.schema([
 class SparkEngine:
     """An `Engine` on a Spark session. What it runs must be importable on the workers.
 
-    Spark repeats a task whose worker died (`spark.task.maxFailures`), but not in `local[N]`, where
-    `local[N,4]` says it. All pieces of one target are in one worker's memory at once.
+    Spark repeats a task whose worker died (`spark.task.maxFailures`), but in `local[N]` only as
+    `local[N,4]`. All pieces of a target are in the memory of one worker at once.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -188,7 +188,7 @@ class SparkEngine:
 
 
 class _Told:
-    """Tells a count that grows as numbers of items, each once, whichever thread says it."""
+    """Reports a growing count as item numbers, each once, from any thread."""
 
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
@@ -197,7 +197,7 @@ class _Told:
         self._lock = threading.Lock()
 
     def up_to(self, count: int) -> None:
-        """Tell the items below `count` that were not told; raises nothing."""
+        """Report the items below `count` that were not reported yet. Raises nothing."""
         with self._lock:
             while self._progress is not None and self._error is None and self._count < count:
                 self._count += 1
@@ -296,7 +296,7 @@ def reason_of(error: Exception) -> str:
 
 
 def said_by(error: PySparkException) -> str:
-    """The last line of a worker's traceback, which says what it was; else what Spark says first.
+    """Return the last line of a worker's traceback, else the first line of Spark's message.
 
     Of a package that the workers lack, what to do.
     """

@@ -86,7 +86,7 @@ class StreamOptions:
 
     address: TierAddress
     wanted: WantedMessages
-    """Without offsets and times: they say where the stream begins."""
+    """Selection without offsets and times, which are the beginning of the stream."""
     begins_at: str
     """`earliest` or `latest`, for queues that `starts` does not name."""
     starts: Offsets
@@ -379,12 +379,12 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def check_store(config: Config) -> None:
-    """Refuse what is no store, and one that is in use, before anything is computed.
+    """Refuse a place without a store, and a store in use, before anything is computed.
 
     Raises:
-        ConfigError: no store is named, or something else lies there.
+        ConfigError: no store is named, or the place holds other files.
         InUse: a process writes the store.
-        Denied, Unavailable: the directory cannot be looked at.
+        Denied, Unavailable: the directory cannot be read.
     """
     if not config.gives("storePathRootDir"):
         raise ConfigError("the store is not named: write save(DIRECTORY), or give a conf")

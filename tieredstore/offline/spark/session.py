@@ -27,14 +27,14 @@ MASTER: Final = "local[*,4]"
 
 
 def session(**more: str) -> "SparkSession":
-    """The session of this process, or a new one: `MASTER` unless a master is configured.
+    """Return the session of this process, or a new one: `MASTER` unless a master is configured.
 
-    `spark-submit`, `SPARK_REMOTE` and `spark-defaults.conf` say where it runs, as always. A new one
-    has `SETTINGS`, and what is given in `more` (`spark__driver__memory="2g"`).
+    `spark-submit`, `SPARK_REMOTE` and `spark-defaults.conf` choose the cluster, as usual. A new
+    session has `SETTINGS` and the settings of `more` (`spark__driver__memory="2g"`).
 
     Raises:
-        ConfigError: PySpark, pandas, pyarrow or Java is not there, which says what to install; or
-            Spark does not start.
+        ConfigError: PySpark, pandas, pyarrow or Java is missing, with the remedy; or Spark does not
+            start.
     """
     is_remote = "SPARK_REMOTE" in os.environ
     try:

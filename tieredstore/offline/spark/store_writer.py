@@ -54,6 +54,6 @@ class StoreWriter(DataSourceArrowWriter):
         append_staged(self._address.load(), self._run, parts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove what was staged; what began to be appended stays, to be finished."""
+        """Remove the staged files. Files whose append has begun stay, to be finished."""
         del messages
         discard_staged(self._address.load(), self._run)

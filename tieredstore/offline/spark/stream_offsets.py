@@ -38,7 +38,7 @@ class Bounds(NamedTuple):
     end: int
     gaps: Sequence[Gap] = ()
     generation: int = 0
-    """Raised by every cut, and where a queue is made again."""
+    """Increased by every truncation, and when a queue is created again."""
     is_made_again: bool = False
     """Whether `generation` is that of a queue made again, with no message of before; not of a cut.
     Of a queue that was made again and cut later, too: it is not told which came last."""
@@ -288,10 +288,12 @@ def marked(offsets: Mapping[str, int], bounds: Mapping[str, Bounds], begun_ms: i
 
 
 def refuse_other_tier(start: Mapping[str, int], begun_ms: int) -> None:
-    """Refuse to go on in a tier that was made again at the same place.
+    """Refuse to continue in a tier that was created again at the same place.
+
+    Creation times are compared only if both are known.
 
     Raises:
-        MissingMessages: it was; where either of the two is not known, nothing is compared.
+        MissingMessages: the tier was created again.
     """
     before = start.get(TIER_MARK, 0)
     if before and begun_ms and before != begun_ms:

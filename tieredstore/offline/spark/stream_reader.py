@@ -56,7 +56,7 @@ class MessagePartition(InputPartition):
 
 
 class RefusedStream(DataSourceStreamReader):
-    """A stream that was asked for with wrong options: says so when the query begins."""
+    """A stream with wrong options: raises when the query begins."""
 
     def __init__(self, error: ConfigError) -> None:
         self._error = error
@@ -99,7 +99,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cap: Mapping[str, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Executors get what was asked for, and open nothing but what they read."""
+        """Pickle without the open tier: executors open only the bytes that they read."""
         return {**self.__dict__, "_tier": None, "_clock": SystemClock()}
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name

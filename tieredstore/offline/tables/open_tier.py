@@ -66,11 +66,11 @@ class OpenTier(Threaded):
         return replace(place_of(inside.config), recorded_second=second)
 
     def refresh(self) -> bool:
-        """Look for what was published since; one request if there is nothing."""
+        """Poll for newer entries; one request if there are none."""
         return self._running.call(self._inside.tier.reader.refresh)
 
     def state(self) -> TierState:
-        """All metadata but what lies in manifests, as of the last look."""
+        """All metadata except manifests, as of the last poll."""
         return self._running.call(self._inside.tier.reader.state.copy)
 
     def queues(self, wanted: WantedMessages) -> dict[QueueId, Queue]:

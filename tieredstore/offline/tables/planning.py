@@ -114,7 +114,7 @@ def parts_of_table(
 
 
 def _refuse_what_it_has_not(table: str, wanted: WantedMessages) -> None:
-    """Refuse what would be ignored."""
+    """Refuse options that would be ignored."""
     if table not in {MESSAGES, UNITS} and (wanted.starts or wanted.ends):
         raise ConfigError(f"the table {table} has no queue offsets to choose by")
     if table not in {MESSAGES, KEYS} and (wanted.since_ms, wanted.until_ms) != (None, None):
@@ -195,7 +195,7 @@ def keys_parts(state: TierState, wanted: WantedMessages, place: TierPlace) -> It
 
 
 def _covers(file: IndexFile, wanted: WantedMessages) -> bool:
-    """Whether a file may have items of a wanted queue; Java's do not say what they cover."""
+    """Whether a file may have items of a wanted queue. Java's files have no coverage."""
     return not file.coverage or any(wanted.has(queue) for queue, _, _ in file.coverage)
 
 

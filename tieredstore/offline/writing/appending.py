@@ -254,10 +254,10 @@ def _rows(plan: WritePlan, done: int) -> Iterator[tuple[int, StagedRow]]:
 
 
 def _find(path: Path) -> None:
-    """Make sure that a staged file is there.
+    """Refuse a missing staged file.
 
     Raises:
-        NotFound: it is not; says what that may mean.
+        NotFound: the file is missing; names the possible causes.
     """
     if not is_there(path):
         raise NotFound(
