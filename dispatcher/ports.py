@@ -214,7 +214,7 @@ class HotLog(Protocol):
     async def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Drop the pins of all messages of `queue` below `offset`: they are durable in the tier.
 
-        `offset` never decreases, except for a queue that was deleted in the tier and begins anew.
+        `offset` never decreases, except for a queue that was deleted in the tier and begins again.
         Raises no `StoreError`. A pin that cannot be dropped now is dropped by a later release.
         """
         ...
