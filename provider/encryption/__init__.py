@@ -1,1 +1,1 @@
-"""Objects encrypted before they leave this process, under keys that the storage never sees."""
+"""Client-side encryption of objects, under keys that the storage never sees."""

@@ -1,19 +1,19 @@
-"""How an encrypted object is laid out: frames of one length, so that any range is read exactly.
+"""Layout of an encrypted object: frames of one length, so that any range is read exactly.
 
     object     frame 0 | frame 1 | ... | frame n-1 | padding of `tail` zero bytes
     frame      data key id 4 | upload 8 | number 4 | ciphertext 4,064 | tag 16      (4,096 bytes)
     plaintext  flags and length 4, big-endian | content, up to 4,060 bytes | zeros
 
-Every frame but the last is full of content; the last holds `tail` bytes, fewer than a full frame,
-perhaps none. The padding is as long as the content of the last frame. So the length of the object,
-which a listing tells, says the length of the content; and the frames of any range of the content
-can be asked for exactly, without the object's length being known. An object of `n` content bytes
-takes 0.9 % more, and up to two frames.
+Every frame except the last is full of content. The last holds `tail` bytes, fewer than a full
+frame, perhaps none. The padding is as long as the content of the last frame. The length of the
+object, which a listing returns, therefore determines the length of the content. The frames of any
+range of the content can be requested exactly, without the length of the object. An object of `n`
+content bytes takes 0.9 % more, and up to two frames.
 
 Each frame is sealed by AES-256-GCM under a key of the object: HKDF-SHA256 (RFC 5869) of a data key,
 with the tier and the object's name. The nonce is 8 random bytes, the same in all frames of one
-upload, and the number of the frame, which is also its associated data. So a frame is refused in
-another place, object or tier, beside one of another upload of that name, or cut short.
+upload, and the number of the frame, which is also its associated data. A frame is therefore refused
+in another place, object or tier, beside a frame of another upload of that name, and if truncated.
 
 The older form, of data keys that are bound to no tier, has a random nonce for each frame and no
 tier in the key of the object. It is read and no longer written.
@@ -34,47 +34,47 @@ NONCE_BYTES: Final = 12
 UPLOAD_BYTES: Final = 8
 TAG_BYTES: Final = 16
 CONTENT_BYTES: Final = FRAME_BYTES - KEY_ID_BYTES - NONCE_BYTES - TAG_BYTES - 4
-"""Content of a full frame."""
+"""Bytes of content of a full frame."""
 
 _HEAD = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
 _LAST = 1 << 31
 _COUNTER = struct.Struct(">I")
 _COMMON_BYTES = KEY_ID_BYTES + UPLOAD_BYTES
-"""With these begins each frame of one upload."""
+"""Length of the prefix that all frames of one upload share."""
 _SEALED_FROM = KEY_ID_BYTES + NONCE_BYTES
 
 
 class Cipher(Protocol):
-    """The part of `cryptography`'s `AESGCM` that frames need."""
+    """Part of `cryptography`'s `AESGCM` that frames need."""
 
     def encrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes:
-        """Ciphertext and tag."""
+        """Return ciphertext and tag."""
         ...
 
     def decrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes:
-        """Plaintext."""
+        """Return the plaintext."""
         ...
 
 
 class ObjectKey(NamedTuple):
-    """The cipher of one object under one data key."""
+    """Cipher of one object under one data key."""
 
     cipher: Cipher
     is_bound: bool
-    """Whether the data key is of the newer form: all frames are of one upload."""
+    """Whether the data key is bound to the tier: all frames are then of one upload."""
 
 
 KeyOf = Callable[[bytes], ObjectKey]
-"""By the id of the data key."""
+"""Look-up of an object's cipher by the id of the data key."""
 
 
 class MixedUploads(Corrupt):
-    """Frames of several uploads. A cache may have had some of them, or the object was replaced."""
+    """Frames of several uploads. A cache had some of them, or the object was replaced."""
 
 
 def content_bytes(object_bytes: int) -> int | None:
-    """Length of the content of an object of that length; None if no encrypted one is so long."""
+    """Return the content length of an object of that length; None if no encrypted one has it."""
     frames, tail = divmod(object_bytes, FRAME_BYTES)
     if not frames or tail >= CONTENT_BYTES:
         return None
@@ -82,13 +82,13 @@ def content_bytes(object_bytes: int) -> int | None:
 
 
 def frames_of(wanted: ByteRange) -> ByteRange:
-    """Where the frames lie that hold a range of the content."""
+    """Return the range of the object whose frames hold a range of the content. Pure."""
     first, last = wanted.start // CONTENT_BYTES, (wanted.end - 1) // CONTENT_BYTES
     return ByteRange(first * FRAME_BYTES, (last + 1) * FRAME_BYTES)
 
 
 def seal(cipher: Cipher, key_id: bytes, buffers: Sequence[Buffer]) -> list[bytes]:
-    """The object that holds the buffers, joined; about 2 s a GB, and a copy of it in memory."""
+    """Encrypt the joined buffers as one object. Costs about 2 s a GB, and a copy in memory."""
     size_bytes = sum(map(len, buffers))
     full, tail = divmod(size_bytes, CONTENT_BYTES)
     upload = os.urandom(UPLOAD_BYTES)
@@ -102,7 +102,7 @@ def seal(cipher: Cipher, key_id: bytes, buffers: Sequence[Buffer]) -> list[bytes
 
 
 def _contents(buffers: Sequence[Buffer], full: int, tail: int) -> Iterator[tuple[int, Buffer]]:
-    """Head and padded content of each frame."""
+    """Yield head and padded content of each frame."""
     whole = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
     for at in range(0, full * CONTENT_BYTES, CONTENT_BYTES):
         yield CONTENT_BYTES, whole[at : at + CONTENT_BYTES]
@@ -110,14 +110,14 @@ def _contents(buffers: Sequence[Buffer], full: int, tail: int) -> Iterator[tuple
 
 
 def key_ids(frames: Buffer) -> set[bytes]:
-    """The ids of the data keys of these frames, usually one."""
+    """Return the ids of the data keys of these frames, usually one. Pure."""
     whole = memoryview(frames)
     starts = range(0, len(whole) - FRAME_BYTES + 1, FRAME_BYTES)
     return {bytes(whole[at : at + KEY_ID_BYTES]) for at in starts}
 
 
 def open_range(key_of: KeyOf, frames: Buffer, name: str, wanted: ByteRange) -> bytes:
-    """A range of the content, from the bytes of `frames_of` that range.
+    """Decrypt a range of the content from the bytes of `frames_of` that range.
 
     Raises:
         Corrupt: a frame was changed, moved, sealed under another key, or is of another upload.
@@ -136,10 +136,10 @@ def open_range(key_of: KeyOf, frames: Buffer, name: str, wanted: ByteRange) -> b
 
 
 def open_whole(key_of: KeyOf, found: Buffer, name: str) -> bytes:
-    """The content of a whole object.
+    """Decrypt the content of a whole object.
 
     Raises:
-        Corrupt: it was changed, cut short, moved, or is none of ours.
+        Corrupt: the object was changed, truncated or moved, or is not encrypted.
     """
     size_bytes = content_bytes(len(found))
     if size_bytes is None:
@@ -153,7 +153,7 @@ def open_whole(key_of: KeyOf, found: Buffer, name: str) -> bytes:
 
 
 def _opened(key_of: KeyOf, frames: Buffer, name: str, first: int) -> Iterable[tuple[bytes, bool]]:
-    """Content of each frame, and whether it is the object's last."""
+    """Yield the content of each frame, and whether it is the last frame of the object."""
     from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra has it
 
     whole = memoryview(frames)
@@ -164,7 +164,7 @@ def _opened(key_of: KeyOf, frames: Buffer, name: str, first: int) -> Iterable[tu
         head = bytes(whole[at : at + _SEALED_FROM])
         key = ours or key_of(head[:KEY_ID_BYTES])
         if key.is_bound:
-            ours = key  # of all frames, which is cheaper than to ask for it again
+            ours = key  # the same for all frames: saves the look-up
             if head != common + _COUNTER.pack(number):
                 position = number * CONTENT_BYTES
                 raise MixedUploads("frames of several uploads, or moved ones", name, position)

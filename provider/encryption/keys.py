@@ -1,15 +1,15 @@
-"""The keys of an encrypted storage: master keys, which its user keeps, and data keys under them.
+"""Keys of an encrypted storage: master keys, which its user keeps, and data keys under them.
 
-A data key is 32 random bytes. It lies in the storage, wrapped by a master key, as the object
+A data key is 32 random bytes. The storage has it, wrapped by a master key, as the object
 `@keys/<id>/<name of the master key>`; its id is 4 random bytes, hexadecimal. Such an object is
 JSON: `format` (2), `tier`, `reads_older`, `nonce` and `wrapped` (base64; AES-256-GCM of the data
 key). Associated data are `tieredstore data key 2`, a zero byte, the id, the tier, and a byte 1 or 0
 for `reads_older`. Wrapping all data keys under another master key changes no other object.
 
 `tier` is 16 random bytes, hexadecimal, the same in all wraps of one storage: its first writers
-agree on it by `@keys/tier`. Data keys in a wrap of format 1 are bound to none (its associated data
-is the id), and objects under them are in the older form. Where any wrap says that `reads_older` is
-false, they are refused: the storage began in the newer form, or was moved to it.
+agree on it by `@keys/tier`. Data keys in a wrap of format 1 are bound to no tier (its associated
+data is the id), and objects under them are in the older form. If `reads_older` is false in any
+wrap, they are refused: the storage began in the newer form, or was moved to it.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from provider.ranges import ByteRange
 
 KEYS_PREFIX: Final = "@keys/"
 TIER_NAME: Final = f"{KEYS_PREFIX}tier"
-"""JSON: `format` (1) and `tier`. What the first writers of a storage agree on."""
+"""Object by which the first writers of a storage agree on `tier`. JSON: `format` (1), `tier`."""
 OLDER_FORMAT: Final = 1
 FORMAT: Final = 2
 _KEY_BYTES = 32
@@ -48,16 +48,16 @@ _WRAP = re.compile(rf"{KEYS_PREFIX}([0-9a-f]{{{2 * KEY_ID_BYTES}}})/({_MASTER_NA
 
 @dataclass(frozen=True, slots=True)
 class MasterKeys:
-    """Named keys of 32 bytes; the first one wraps what is new. Its text has no key."""
+    """Named keys of 32 bytes. The first one wraps new data keys. The repr has no key."""
 
     keys: Mapping[str, bytes] = field(repr=False)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `NAME:BASE64,NAME:BASE64`.
+        """Parse `NAME:BASE64,NAME:BASE64`.
 
         Raises:
-            ValueError: it is written otherwise; the text is not repeated.
+            ValueError: the text has another form; the error does not repeat it.
         """
         keys: dict[str, bytes] = {}
         given = [one.strip() for one in text.split(",") if one.strip()]
@@ -80,50 +80,50 @@ class MasterKeys:
 
     @property
     def current(self) -> str:
-        """Name of the master key that wraps what is new."""
+        """Name of the master key that wraps new data keys."""
         return next(iter(self.keys))
 
 
 class DataKey(NamedTuple):
-    """A data key as its wrap has it."""
+    """Data key with the fields of its wrap."""
 
     key: bytes
     tier: bytes = b""
-    """Empty: it is of the older form, and bound to no tier."""
+    """Tier that the key is bound to; empty for a key of the older form."""
     reads_older: bool = True
-    """False: nothing of the older form is read in this storage any more."""
+    """Whether this storage still reads objects of the older form."""
 
 
 class OlderForm(Corrupt):
-    """An object is of the older form, where the storage has left it."""
+    """Object of the older form in a storage that refuses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrapped:
-    """What `rewrap` found of one data key, and did."""
+    """Result of `rewrap` for one data key."""
 
     key_id: str
     was_under: tuple[str, ...]
-    """Names of the master keys that it was wrapped by."""
+    """Names of the master keys that wrapped it before."""
     under: str
-    """Name of the only one now."""
+    """Name of the only master key that wraps it now."""
 
 
 class KeyRing:
-    """The data keys of one storage, read when one is first needed. Memory: 100 bytes a key."""
+    """Data keys of one storage, read on demand. Memory: 100 bytes a key."""
 
     def __init__(self, store: ObjectStore, masters: MasterKeys, *, held: str) -> None:
-        """`held` is a prefix below which a storage that holds anything has objects."""
+        """Read nothing yet. `held` is a prefix below which every non-empty storage has objects."""
         self._store = store
         self._masters = masters
         self._held = held
         self._keys: dict[bytes, DataKey] = {}
         self._failed: dict[bytes, Denied | Corrupt] = {}
-        """Data keys that cannot be opened, and why."""
+        """Errors of data keys that cannot be opened, by id."""
         self._tier = b""
-        """Empty: no data key is bound yet."""
+        """Tier of the data keys; empty if no data key is bound yet."""
         self._older: set[bytes] = set()
-        """Data keys of the older form that are refused."""
+        """Ids of data keys of the older form that are refused."""
         self._reads_older = True
         self._current: bytes | None = None
         self._ciphers: dict[tuple[bytes, str], ObjectKey] = {}
@@ -134,22 +134,24 @@ class KeyRing:
 
     @property
     def older(self) -> set[bytes]:
-        """Ids of the data keys of the older form, refused ones too, as far as they are known."""
+        """Ids of the known data keys of the older form, refused ones included."""
         return self._older | {key_id for key_id, key in self._keys.items() if not key.tier}
 
     @property
     def reads_older(self) -> bool:
-        """Whether objects of the older form are read, as far as is known."""
+        """Whether objects of the older form are read, by the data keys read so far."""
         return self._reads_older
 
     async def know_place(self) -> None:
-        """Read the data keys once. A listing and a read each; two listings in an empty storage.
+        """Read the data keys once.
+
+        Costs a listing and one read for each data key; in an empty storage two listings.
 
         Raises:
-            Denied: the storage is not encrypted, its data keys are gone, or no master key of any
-                was given.
+            Denied: the storage is not encrypted, its data keys are missing, or no configured master
+                key wraps any of them.
             Corrupt: no data key can be opened.
-            Unavailable: try again.
+            Unavailable: the storage did not respond; retry.
         """
         if self._keys:
             return
@@ -160,10 +162,13 @@ class KeyRing:
                 await self._refuse_held()
 
     async def for_writing(self) -> bytes:
-        """Id of the data key for new objects. At first a listing and a read, or two creates more.
+        """Return the id of the data key for new objects.
+
+        The first call costs a listing and a read for each data key, and two creates if there is no
+        usable data key.
 
         Raises:
-            As `know_place`.
+            Denied, Corrupt, Unavailable: as `know_place`.
         """
         if self._current is not None:
             return self._current
@@ -175,17 +180,17 @@ class KeyRing:
         return self._current
 
     def is_bound(self, key_id: bytes) -> bool:
-        """Whether a data key is known, and of the newer form: an object has no other one then."""
+        """Whether a data key is known and of the newer form. Its objects have no other data key."""
         key = self._keys.get(key_id)
         return key is not None and bool(key.tier)
 
     async def know(self, key_ids: set[bytes], name: str) -> None:
-        """Have the data keys of these ids, read from the storage if they are new.
+        """Load the data keys of these ids from the storage, unless they are known.
 
         Raises:
-            Denied: no master key of one was given.
-            Corrupt: there is no data key of that id, or none can be opened, or it is of the older
-                form (`OlderForm`) and that is refused; `name` is the object.
+            Denied: no configured master key wraps one of them.
+            Corrupt: a data key does not exist or cannot be opened, or is of the older form and that
+                is refused (`OlderForm`). `name` is the object.
         """
         if key_ids <= self._keys.keys():
             return
@@ -205,7 +210,7 @@ class KeyRing:
             raise Corrupt(reason, name)
 
     def cipher(self, key_id: bytes, name: str) -> ObjectKey:
-        """The cipher of one object under a known data key; 10 us at first, then remembered."""
+        """Return the cipher of one object under a known data key. Costs 10 us, then cached."""
         found = self._ciphers.get((key_id, name))
         if found is None:
             if len(self._ciphers) >= CIPHERS_MAX:
@@ -214,13 +219,13 @@ class KeyRing:
         return found
 
     async def _load(self) -> None:
-        """Open all data keys that the given master keys open; keep the reasons of the others.
+        """Open all data keys that the master keys can open; keep the errors of the others.
 
-        Lists again where wraps are replaced meanwhile.
+        Lists again if wraps are replaced meanwhile.
 
         Raises:
-            Denied, Corrupt: none can be opened.
-            Unavailable: wraps are replaced each time.
+            Denied, Corrupt: no data key can be opened.
+            Unavailable: wraps were replaced in each attempt.
         """
         for _ in range(LISTINGS_MAX - 1):
             with suppress(_ReplacedError):
@@ -258,10 +263,10 @@ class KeyRing:
         return key.reads_older == self._reads_older
 
     def _know_tier(self, opened: Mapping[bytes, tuple[str, DataKey]]) -> None:
-        """Know the tier by its data keys.
+        """Set the tier from its data keys.
 
         Raises:
-            Denied: they are of several tiers. Nothing in the storage could tell which is this one.
+            Denied: the data keys are of several tiers, so the right one is unknown.
         """
         of: dict[bytes, list[str]] = {}
         for number, (_, key) in opened.items():
@@ -279,9 +284,12 @@ class KeyRing:
         (self._tier,) = of
 
     async def refuse_older(self) -> None:
-        """Refuse objects of the older form from now on, everywhere. None may be left.
+        """Refuse objects of the older form from now on, in all processes. None may be left.
 
-        Two listings, two reads and a create, at most. Raises as `know_place`.
+        Costs at most two listings, two reads and a create.
+
+        Raises:
+            Denied, Corrupt, Unavailable: as `know_place`.
         """
         async with self._lock:
             await self._load()
@@ -291,7 +299,7 @@ class KeyRing:
                 await self._load()
 
     async def _begin(self) -> bytes:
-        """Make a data key. An empty storage has nothing of the older form, and never will."""
+        """Create a data key. An empty storage refuses the older form from the start."""
         if not self._keys:
             await self._refuse_held()
             self._reads_older = False
@@ -307,7 +315,7 @@ class KeyRing:
         """Refuse a storage that has objects but no data keys.
 
         Raises:
-            Denied: says which of both it is: a plain storage, or an encrypted one without keys.
+            Denied: it is plain storage, or encrypted storage without its keys, as the text says.
         """
         entries = await self._store.list(self._held)
         sample = entries[-SAMPLE:]
@@ -324,17 +332,17 @@ class KeyRing:
 
 
 class _ReplacedError(Unavailable):
-    """Wraps are replaced by another process just now."""
+    """Another process is replacing wraps."""
 
 
 LISTINGS_MAX: Final = 3
-"""Listings of the data keys in a row."""
+"""Most attempts to list and open the data keys."""
 SAMPLE: Final = 5
-"""Objects that are examined to tell a plain storage from an encrypted one without keys."""
+"""Objects that are examined to distinguish plain storage from encrypted storage without keys."""
 
 
 async def _may_be_sealed(store: ObjectStore, entry: ObjectEntry) -> bool:
-    """Whether an object has the length, the padding and the one key id of encrypted frames."""
+    """Whether an object has the length, padding and single key id of encrypted frames."""
     if content_bytes(entry.size_bytes) is None:
         return False
     frames, tail = divmod(entry.size_bytes, FRAME_BYTES)
@@ -349,11 +357,11 @@ async def _may_be_sealed(store: ObjectStore, entry: ObjectEntry) -> bool:
 
 
 CIPHERS_MAX: Final = 1024
-"""Objects whose ciphers are remembered."""
+"""Objects whose ciphers are cached."""
 
 
 async def wraps_in(store: ObjectStore) -> dict[str, list[str]]:
-    """Ids of all data keys, each with the names of the master keys that wrap it. One listing."""
+    """List the ids of all data keys, with the master keys that wrap each. One listing."""
     wraps: dict[str, list[str]] = {}
     for entry in await store.list(KEYS_PREFIX):
         if found := _WRAP.match(entry.name):
@@ -364,14 +372,14 @@ async def wraps_in(store: ObjectStore) -> dict[str, list[str]]:
 async def rewrap(
     store: ObjectStore, masters: MasterKeys, *, dry_run: bool = False
 ) -> Sequence[Rewrapped]:
-    """Wrap every data key under the first master key, and forget it under all others.
+    """Wrap every data key under the first master key, and delete its wraps under all others.
 
-    A wrap is read back and opened before any other one that opens is deleted, so a crash at any
-    point leaves each data key with a wrap; call it again. Four requests a data key. Processes
-    that run with the old master key alone can start no more; those that run go on.
+    A wrap is read back and opened before any other valid one is deleted. A crash at any point
+    therefore leaves each data key with a wrap; call again. Costs four requests for each data key.
+    Processes with only the old master key cannot start any more; running ones continue.
 
     Raises:
-        Denied: a data key is wrapped by master keys of which none was given; nothing is changed.
+        Denied: no configured master key wraps some data key; nothing is changed.
         Corrupt: a wrap cannot be opened; nothing more is changed.
     """
     wraps = await wraps_in(store)
@@ -391,7 +399,7 @@ async def rewrap(
         if dry_run:
             continue
         if master != current:
-            if current in names:  # it cannot be opened, and another one can
+            if current in names:  # this wrap cannot be opened, another one can
                 await store.delete([_wrap_name(key_id, current)])
             await _wrap(store, key_id, key, current, masters.keys[current])
         others = [name for name in names if name != current]
@@ -401,7 +409,7 @@ async def rewrap(
 
 
 async def forget_wraps(store: ObjectStore, key_ids: set[bytes]) -> None:
-    """Delete all wraps of these data keys: what is under them cannot be read any more."""
+    """Delete all wraps of these data keys. Objects under them become unreadable."""
     wraps = await wraps_in(store)
     gone = wraps.keys() & {key_id.hex() for key_id in key_ids}
     names = [_wrap_name(key_id, master) for key_id in gone for master in wraps[key_id]]
@@ -412,12 +420,14 @@ async def forget_wraps(store: ObjectStore, key_ids: set[bytes]) -> None:
 async def _opened(
     store: ObjectStore, key_id: str, names: Sequence[str], masters: MasterKeys
 ) -> tuple[str, DataKey]:
-    """A data key, and the first given master key that opens it. One read, or one for each given.
+    """Open a data key. Return the first master key that opens it, and the data key.
+
+    Costs one read, or at most one for each configured master key.
 
     Raises:
-        Denied: none of these master keys was given, or each wrap is in a newer format.
+        Denied: none of these master keys is configured, or each wrap is in a newer format.
         Corrupt: no wrap can be opened.
-        Unavailable: the wraps were replaced meanwhile; try again.
+        Unavailable: the wraps were replaced meanwhile; retry.
     """
     known = [name for name in masters.keys if name in names]
     if not known:
@@ -430,7 +440,7 @@ async def _opened(
     for name in known:
         try:
             return name, await _unwrapped(store, key_id, name, masters.keys[name])
-        except NotFound:  # must not look as if the object that is read were gone
+        except NotFound:  # must not be reported as if the object itself were missing
             reason = "data keys are being wrapped by another master key; try again"
             failed = failed or _ReplacedError(reason, f"{KEYS_PREFIX}{key_id}")
         except (Denied, Corrupt) as error:
@@ -444,12 +454,12 @@ def _wrap_name(key_id: str, master: str) -> str:
 
 
 async def _tier_of(store: ObjectStore) -> bytes:
-    """The tier that the storage was begun as.
+    """Read the tier of the storage from `@keys/tier`.
 
     Raises:
-        NotFound: its name is not there.
-        Corrupt: it is damaged.
-        Denied: it is in a newer format.
+        NotFound: the object is missing.
+        Corrupt: the object is damaged.
+        Denied: the object has a newer format.
     """
     text = bytes(await store.read(TIER_NAME))
     try:
@@ -463,7 +473,7 @@ async def _tier_of(store: ObjectStore) -> bytes:
 
 
 async def _agreed_tier(store: ObjectStore) -> bytes:
-    """The tier of a storage without bound data keys, that of whoever names it first."""
+    """Return the tier of a storage without bound data keys. The first writer decides it."""
     mine = os.urandom(_TIER_BYTES)
     try:
         await store.create(TIER_NAME, [json.dumps({"format": 1, "tier": mine.hex()}).encode()])
@@ -480,7 +490,7 @@ def _as_tier(fields: Mapping[str, Any]) -> bytes:
 
 
 def _wrap_associated(key_id: str, key: DataKey) -> bytes:
-    """What a wrap binds the data key to."""
+    """Return the associated data of a wrap. Pure."""
     if not key.tier:
         return key_id.encode()
     return b"".join(
@@ -491,7 +501,7 @@ def _wrap_associated(key_id: str, key: DataKey) -> bytes:
 async def _wrap(
     store: ObjectStore, key_id: str, key: DataKey, master: str, wrapping: bytes
 ) -> None:
-    """Store a data key under a master key, and see that it can be opened."""
+    """Store a data key under a master key, and verify that it can be opened."""
     nonce = os.urandom(NONCE_BYTES)
     sealed = _aes_gcm(wrapping).encrypt(nonce, key.key, _wrap_associated(key_id, key))
     bound = {"tier": key.tier.hex(), "reads_older": key.reads_older} if key.tier else {}
@@ -501,18 +511,19 @@ async def _wrap(
         "nonce": base64.b64encode(nonce).decode(),
         "wrapped": base64.b64encode(sealed).decode(),
     }
-    with suppress(AlreadyExists):  # an earlier attempt's is opened below
+    with suppress(AlreadyExists):  # the wrap of an earlier attempt is opened below
         await store.create(_wrap_name(key_id, master), [json.dumps(fields).encode()])
     if await _unwrapped(store, key_id, master, wrapping) != key:
         raise Corrupt("the storage has another data key of this id", _wrap_name(key_id, master))
 
 
 async def _unwrapped(store: ObjectStore, key_id: str, master: str, wrapping: bytes) -> DataKey:
-    """A data key.
+    """Read and open one wrap of a data key.
 
     Raises:
-        Corrupt: it is not what was wrapped by that master key.
-        Denied: it is in a newer format.
+        NotFound: the wrap does not exist.
+        Corrupt: the wrap is damaged, or was not made with that master key.
+        Denied: the wrap has a newer format.
     """
     from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra has it
 

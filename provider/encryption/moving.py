@@ -1,4 +1,4 @@
-"""Objects of the older form are stored anew in the newer one, which is bound to the tier."""
+"""Migration of objects from the older form to the newer one, which is bound to the tier."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -13,35 +13,36 @@ from provider.ranges import ByteRange
 from provider.stores.verified import PROBE_PREFIX
 
 MOVES_MAX: Final = 4
-"""Objects that are moved side by side."""
+"""Objects that are moved concurrently."""
 STORES_MAX: Final = 2
-"""How often an object is stored anew until it reads as it was."""
+"""Attempts to replace an object until it reads back equal."""
 
 
 @dataclass(slots=True)
 class Moved:
-    """What a move has done, or would do."""
+    """Result of a move, or of a dry run."""
 
     objects: int = 0
     size_bytes: int = 0
-    """Length of their content."""
+    """Bytes of their content."""
     left: int = 0
-    """Objects of the older form that are not the caller's to move."""
+    """Objects of the older form outside the caller's prefix."""
     failures: list[StoreError] = field(default_factory=list[StoreError])
-    """Why objects could not be read or stored; they stay as they are."""
+    """Errors of objects that could not be read or stored. These objects stay unchanged."""
 
 
 async def move_older(store: EncryptedStore, prefix: str = "", *, dry_run: bool = False) -> Moved:
-    """Store anew, under their names, all objects of the older form whose name has the prefix.
+    """Replace all objects of the older form whose name has the prefix by the newer form.
 
-    Each is verified before, and read back and compared afterwards. Once no object of the older form
-    is left, the storage refuses that form, and its data keys go. An interrupted move loses nothing;
-    call it again. `store` has no cache. The caller owns the objects: nobody deletes one meanwhile.
-    Requests: one an object, and three for each that is moved. Memory: three times the length of
-    four objects, and the names of all.
+    Each object is verified before, and read back and compared afterwards. Once no object of the
+    older form is left, the storage refuses that form, and its data keys are deleted. An interrupted
+    move loses nothing; call it again. `store` must have no cache. The caller must own the objects,
+    so that no other process deletes one meanwhile. Costs one request for each object, and three
+    more for each moved one. Memory: three times the length of four objects, and the names of all.
 
     Raises:
-        Denied, Unavailable: the storage refuses, or does not answer.
+        Denied: the storage refuses a request.
+        Unavailable: the storage did not respond; retry.
     """
     ring = store.ring
     await ring.know_place()
@@ -79,7 +80,7 @@ async def _move_some(
             try:
                 await _move_one(store, entry, prefix, moved, dry_run=dry_run)
             except NotFound:
-                continue  # it was deleted meanwhile
+                continue  # deleted meanwhile
             except Corrupt as error:
                 moved.failures.append(error)
 

@@ -1,4 +1,4 @@
-"""A store whose objects are encrypted before they reach the storage."""
+"""Store with client-side encryption, and its counterpart that refuses encrypted storage."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,25 +30,25 @@ from provider.stores.forwarding import ForwardingStore
 
 ResultT = TypeVar("ResultT")
 ON_LOOP_BYTES_MAX: Final = 256 << 10
-"""Up to so many bytes are encrypted on the event loop, in half a millisecond."""
+"""Most bytes that are encrypted on the event loop, in half a millisecond."""
 REPLACED: Final = (MixedUploads, OlderForm)
-"""What a read meets where caches have some of an object that was stored anew: it is read again."""
+"""Errors of a read if caches have parts of an object that was replaced. The read is retried."""
 
 
 class EncryptedStore(ForwardingStore):
-    """An `ObjectStore` over one that sees ciphertext only (decision 0030).
+    """`ObjectStore` over one that stores ciphertext only (decision 0030).
 
-    Names, lengths and times of objects stay visible. Requests: those of `inner`, and two at first,
-    which read the data keys. Ranges are widened to whole frames, by less than 8 KiB. Objects do
-    not grow in place: `append` is refused. CPU: about 2 s a GB, in threads but for small objects.
-    Memory: a copy of what a call moves.
+    Names, lengths and times of objects stay visible. Costs the requests of `inner`, and at first
+    two more, which read the data keys. Ranges are widened to whole frames, by less than 8 KiB.
+    Objects do not grow in place: `append` is refused. CPU: about 2 s a GB, in threads except for
+    small objects. Memory: a copy of the bytes of a call.
     """
 
     def __init__(self, inner: ObjectStore, masters: MasterKeys, *, held: str) -> None:
-        """`held` is a prefix below which a storage that holds anything has objects."""
+        """Wrap `inner`. `held` is a prefix below which every non-empty storage has objects."""
         super().__init__(inner)
         self.ring = KeyRing(inner, masters, held=held)
-        """Its keys."""
+        """Data keys of the storage."""
 
     def __repr__(self) -> str:
         return f"<EncryptedStore {self.ring!r}: {self.inner!r}>"
@@ -63,7 +63,7 @@ class EncryptedStore(ForwardingStore):
         await self.inner.create(name, await self._sealed(name, buffers))
 
     async def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
-        """Store an object anew, encrypted; `ReplacingStore.replace`, and as `create`."""
+        """Replace an object, encrypted; `ReplacingStore.replace`. Errors also as `create`."""
         check_name(name)
         await super().replace(name, await self._sealed(name, buffers))
 
@@ -76,9 +76,9 @@ class EncryptedStore(ForwardingStore):
         """Read a range, or all; `ObjectStore.read`.
 
         Raises also:
-            Corrupt: what came back was changed, moved or cut short, is of several uploads or of
-                another tier, or is not encrypted.
-            Denied: the master key of its data key was not given.
+            Corrupt: the bytes were changed, moved or truncated, are of several uploads or of
+                another tier, or are not encrypted.
+            Denied: the master key of the object's data key is not configured.
         """
         if wanted is not None:
             (content,) = await self.read_many([(name, wanted)])
@@ -96,7 +96,7 @@ class EncryptedStore(ForwardingStore):
         return await _computed(partial(open_whole, key_of, found, name), len(found))
 
     async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
-        """Read several ranges; `ObjectStore.read_many`, and as `read`."""
+        """Read several ranges; `ObjectStore.read_many`. Errors also as `read`."""
         await self.ring.know_place()
         try:
             return await self._read_ranges(wanted)
@@ -121,10 +121,10 @@ class EncryptedStore(ForwardingStore):
         return contents
 
     async def size(self, name: str) -> int:
-        """The object's length in bytes, as the storage claims it; `ObjectStore.size`.
+        """Return the object's length in bytes, by the storage's length; `ObjectStore.size`.
 
         Raises also:
-            Corrupt: no encrypted object is so long.
+            Corrupt: no encrypted object has this length.
         """
         await self.ring.know_place()
         object_bytes = await self.inner.size(name)
@@ -134,9 +134,9 @@ class EncryptedStore(ForwardingStore):
         return size_bytes
 
     async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        """Objects by name, the keys apart; `ObjectStore.list`.
+        """List objects by name, without the keys; `ObjectStore.list`.
 
-        One that is not encrypted has the length that the storage has.
+        An object that is not encrypted has the storage's length.
         """
         await self.ring.know_place()
         return [
@@ -147,12 +147,12 @@ class EncryptedStore(ForwardingStore):
         ]
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Remove objects; `ObjectStore.delete`. Refused as reads are."""
+        """Delete objects; `ObjectStore.delete`. Errors also as `KeyRing.know_place`."""
         await self.ring.know_place()
         await super().delete(names)
 
     async def append(self, appends: Sequence[Append]) -> None:
-        """Refused: objects do not grow in place.
+        """Refuse: objects do not grow in place.
 
         Raises:
             Denied: always.
@@ -169,10 +169,10 @@ class EncryptedStore(ForwardingStore):
 
 
 class RefuseEncryptedStore(ForwardingStore):
-    """Wrap a store that is not to be encrypted; one that is refuses.
+    """Wrapper that refuses a storage that is encrypted, for an owner without keys.
 
-    A listing at the first call, and another before the first `create`: meanwhile another process
-    may have begun an encrypted tier there. Without it, an encrypted tier would look damaged.
+    Costs one listing at the first call, and one before the first `create`, as another process may
+    have started an encrypted tier meanwhile. Without it, an encrypted tier would seem damaged.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
@@ -204,5 +204,5 @@ class RefuseEncryptedStore(ForwardingStore):
 
 
 async def _computed(work: Callable[[], ResultT], size_bytes: int) -> ResultT:
-    """In a thread, if it takes long. Cancelled, the thread ends its work for nobody."""
+    """Run `work`, in a thread if it is long. Cancelling does not stop the thread."""
     return work() if size_bytes <= ON_LOOP_BYTES_MAX else await asyncio.to_thread(work)

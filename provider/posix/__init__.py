@@ -1,4 +1,4 @@
-"""A directory as a store: files, locks and syncs in blocking calls, run by threads.
+"""Directory as a store: files, locks and syncs in blocking calls, run by threads.
 
-Begin with `store.py`; `work.py` holds whole verbs, `files.py` the system calls.
+`store.py` has the store, `work.py` its verbs, `files.py` the system calls.
 """

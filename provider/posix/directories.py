@@ -1,4 +1,4 @@
-"""Directories of a store on a file system: made durably, listed by name, swept. Nothing awaits."""
+"""Directories of a store on a file system: durable creation, listing, sweep. Blocking."""
 
 import errno
 import os
@@ -19,19 +19,19 @@ _REMEMBERED_MAX: Final = 65_536
 _AS_A_PLACE: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 _NOT_FOR_US: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP})
-"""What directories above the root answer in which nobody like us has made anything."""
+"""Errors of directories above the root that this user cannot have created anything in."""
 
 Identity = tuple[int, int]
 """Device and inode."""
 
 
 class Directories:
-    """The directories below `root`, and which of them are known to survive a power failure.
+    """Directories below `root`, with a cache of those that are known to be durable.
 
-    A directory that this object has not made durable itself may be the work of a process that
-    died before its sync, so the first use syncs the whole chain, whoever made it. What is not
-    remembered any more is only synced again. A directory is known by device and inode, so one that
-    was put in its place is noticed when it is synced. Thread-safe.
+    An unknown directory may have been created by a process that died before its sync. Its first use
+    therefore syncs the whole chain of parents. A directory dropped from the cache is only synced
+    again. A directory is identified by device and inode, so the sync of a replaced one detects the
+    replacement. Thread-safe.
     """
 
     def __init__(self, root: str) -> None:
@@ -41,16 +41,16 @@ class Directories:
         self._root_fd = -1
 
     def check_root(self) -> None:
-        """Keep writes out of a directory that stands where ours was. One or two `stat`s.
+        """Verify that the root is still the directory that was opened first. One or two `stat`s.
 
-        Nothing is kept where there is no root yet: the first write makes it.
+        Does nothing while there is no root: the first write creates it.
 
         Raises:
-            Unavailable: the root is not the directory that was met first.
+            Unavailable: the root was unmounted, moved or replaced.
         """
         with self._lock:
             if self._root_fd < 0:
-                # Held open, so that its number cannot become another directory's.
+                # Held open, so that its inode number cannot be reused.
                 with suppress(FileNotFoundError):
                     self._root_fd = os.open(self.root, _AS_A_PLACE)
                 return
@@ -66,14 +66,14 @@ class Directories:
                 )
 
     def close(self) -> None:
-        """Let go of the root. Idempotent."""
+        """Close the root. Idempotent."""
         with self._lock:
             if self._root_fd >= 0:
                 os.close(self._root_fd)
             self._root_fd = -1
 
     def make(self, path: str) -> bool:
-        """Make the directory `path` and those above it, durably; True the first time.
+        """Create the directory `path` and its parents, durably. Return True the first time.
 
         Raises:
             OSError, Unavailable: as `place`.
@@ -86,15 +86,15 @@ class Directories:
         return path in placed
 
     def place(self, path: str, placed: dict[str, Identity]) -> None:
-        """Make the directory `path` and those above it; enter in `placed` what may not be durable.
+        """Create the directory `path` and its parents. Add possibly undurable ones to `placed`.
 
-        Many are made with fewer syncs than by `make`: place all, sync what `unsynced` says, and
-        then `settle` them.
+        Creates many directories with fewer syncs than `make`: place all, sync the directories that
+        `unsynced` returns, then `settle` them.
 
         Raises:
-            OSError: ELOOP if one of them, below the root, is a symbolic link; EPERM where no root
-                can be made.
-            Unavailable: one of them was removed meanwhile.
+            OSError: ELOOP if a directory below the root is a symbolic link; EPERM if the root
+                cannot be created.
+            Unavailable: a directory was removed meanwhile.
         """
         with self._lock:
             if path in self._durable or path in placed:
@@ -110,11 +110,11 @@ class Directories:
             raise self._removed(path) from error
 
     def unsynced(self, placed: Mapping[str, Identity]) -> list[str]:
-        """The directories that hold the entries of those that were placed."""
+        """Return the parents of the placed directories, which must be synced."""
         return sorted({_parent(path) for path in placed if path != self.root})
 
     def settle(self, placed: Mapping[str, Identity]) -> None:
-        """Remember that those which were placed, and the entries of all, were synced."""
+        """Record that the placed directories are durable."""
         with self._lock:
             self._durable.update(placed)
 
@@ -130,19 +130,19 @@ class Directories:
             raise self._removed(path) from error
 
     def _removed(self, path: str) -> Unavailable:
-        self.forget()  # made again by the next call
+        self.forget()  # the next call recreates it
         return Unavailable("its directory was removed just now", path)
 
     def _make_root(self) -> None:
-        """Make the root and what is above it; sync all that a dead process may have made of it.
+        """Create the root and its parents. Sync all of them, as a dead process may have made some.
 
-        Ends where a mount begins, and at a directory that we may not open.
+        Ends at the start of a mount, and at a directory that this process may not open.
         """
         made = Path(self.root)
         missing = sum(not is_there(path) for path in (made, *made.parents))
         try:
             made.mkdir(parents=True, exist_ok=True)
-        except FileNotFoundError as error:  # /proc answers so, and a working directory that went
+        except FileNotFoundError as error:  # in /proc, and in a deleted working directory
             raise PermissionError(errno.EPERM, "no directory can be made", self.root) from error
         made = made.resolve()
         device = made.stat().st_dev
@@ -157,12 +157,10 @@ class Directories:
                 return
 
     def refuse_links(self, folder: str) -> None:
-        """Keep out of directories to which a symbolic link below the root leads.
-
-        One `lstat` for each directory below the root.
+        """Refuse a path with a symbolic link below the root. One `lstat` for each directory.
 
         Raises:
-            OSError: ELOOP, there is one.
+            OSError: ELOOP if there is a symbolic link.
         """
         path = self.root
         for component in folder.removeprefix(self.root).strip("/").split("/"):
@@ -171,7 +169,7 @@ class Directories:
                 raise OSError(errno.ELOOP, "a symbolic link leads out of the store", path)
 
     def forget(self) -> None:
-        """Look again at every directory: one was removed or replaced by somebody else."""
+        """Clear the cache of durable directories, after another process removed or replaced one."""
         with self._lock:
             self._durable.clear()
 
@@ -179,9 +177,9 @@ class Directories:
         """Make the entries of some directories durable.
 
         Raises:
-            OSError: one cannot be synced.
-            Unavailable: one is not the directory that was placed, or made durable, under that
-                path; from now on the one that is there counts.
+            OSError: a directory cannot be synced.
+            Unavailable: a directory is not the one that was placed, or made durable, under that
+                path. From now on the present one counts.
         """
         met = placed or {}
         for path in sorted(set(paths)):
@@ -197,10 +195,10 @@ class Directories:
                 )
 
     def entries(self, prefix: str, after: str) -> Generator[ObjectEntry]:
-        """Objects whose name starts with `prefix` and sorts after `after`, in no order.
+        """Yield objects whose name starts with `prefix` and sorts after `after`, in no order.
 
-        Directories that cannot hold one are not visited. What is no object (temporary files,
-        symbolic links, names that no object may have) is left out.
+        Skips directories that cannot hold such an object. Temporary files, symbolic links and
+        invalid names are not objects.
         """
         top = prefix.rpartition("/")[0]
         waiting = [top]
@@ -211,7 +209,7 @@ class Directories:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except PermissionError:
-                with posix_errors(folder):  # not the prefix: people look for what to change
+                with posix_errors(folder):  # not the prefix: the directory needs another mode
                     raise
             with scan:
                 for entry in scan:
@@ -225,7 +223,7 @@ class Directories:
                             yield found
 
     def sweep(self, path: str, before_s: float) -> None:
-        """Remove temporary files of dead writers: those last changed before Unix `before_s`."""
+        """Remove temporary files of dead writers: last changed before `before_s`, Unix seconds."""
         with os.scandir(path) as scan:
             for entry in scan:
                 if not entry.name.startswith(TEMPORARY_PREFIX):
@@ -242,12 +240,12 @@ def _parent(path: str) -> str:
 
 
 def identity(found: os.stat_result) -> Identity:
-    """Which file or directory was found. Pure."""
+    """Return device and inode. Pure."""
     return found.st_dev, found.st_ino
 
 
 def may_hold(folder: str, prefix: str, after: str) -> bool:
-    """Whether names that start with `folder` (it ends in "/") may match. Pure."""
+    """Whether names below `folder`, which ends in "/", may match. Pure."""
     if not (folder.startswith(prefix) or prefix.startswith(folder)):
         return False
     return folder > after or after.startswith(folder)

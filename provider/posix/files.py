@@ -1,6 +1,6 @@
-"""Open files: a bounded cache of descriptors, system calls on them, errors, buffers.
+"""Open files: a bounded cache of descriptors, system calls, verdicts on errors, a buffer pool.
 
-Nothing here awaits. Errors of the operating system become verdicts here.
+All calls are blocking.
 """
 
 import ctypes
@@ -54,20 +54,20 @@ _DENIED: Final[dict[int, str]] = {
 }
 
 LACKING: Final = frozenset({errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS})
-"""What file systems and kernels answer to a call that they do not have."""
+"""Errors of file systems and kernels for an unsupported call."""
 
 
 class Lacking(OSError):
-    """A call that a file system or the kernel does not have."""
+    """Call that the file system or the kernel does not support."""
 
     def __init__(self, call: str, path: str) -> None:
-        """`call` names it for people, as in "fsync of directories"."""
+        """Create the error. `call` is its name for the text, such as "fsync of directories"."""
         reason = f"the file system of {path} lacks {call}, which a store needs: use another one"
         super().__init__(errno.EOPNOTSUPP, reason, path)
 
     @classmethod
     def of(cls, error: OSError, call: str, fd: int) -> OSError:
-        """What a failed call on a descriptor means: this, or `error` itself."""
+        """Return this error if a failed call on a descriptor is unsupported, else `error`."""
         if error.errno not in LACKING:
             return error
         path = "this directory"
@@ -88,17 +88,17 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_full(error: StoreError) -> bool:
-    """Whether a verdict was given because the file system has no more room for us."""
+    """Whether a verdict has a full file system or an exceeded quota as its cause."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in FULL
 
 
 def as_verdict(
     error: OSError, path: str, position: int = 0, *, volume: str = ""
 ) -> StoreError | None:
-    """The verdict on `error`, met while `position` of `path` was touched; None if unknown.
+    """Return the verdict on an error at `position` of `path`; None if unknown.
 
-    `volume` is a directory of the file system in question, which is asked what it lacks.
-    An unknown number is likely a bug of ours (EBADF, EINVAL), so it is not called a verdict.
+    `volume` is a directory of the file system, to distinguish a lack of inodes from one of space.
+    Other error numbers, such as EBADF and EINVAL, are likely bugs and have no verdict.
     """
     number = error.errno or 0
     if number == errno.ENOENT:
@@ -123,16 +123,16 @@ def _lacks_inodes(volume: str) -> bool:
         found = os.statvfs(volume)
     except OSError:
         return False
-    # Some count no inodes, and some make them of space, so that without space there are none. What
-    # failed may have given back one or two by now.
+    # Some file systems count no inodes, and some allocate them from free space, so a full one has
+    # none. The failed call may have freed one or two by now.
     return found.f_files > 0 and found.f_favail <= _GIVEN_BACK < found.f_bavail
 
 
 @contextmanager
 def posix_errors(path: str, position: int = 0, *, volume: str = "") -> Generator[None]:
-    """Translate what the file system raises inside the block, as `as_verdict`; about 1 us.
+    """Translate an `OSError` inside the block, as `as_verdict`. Costs about 1 us.
 
-    What has no verdict passes through untouched.
+    An error without a verdict propagates unchanged.
     """
     try:
         yield
@@ -144,30 +144,30 @@ def posix_errors(path: str, position: int = 0, *, volume: str = "") -> Generator
 
 
 POOLED_BYTES_MIN = 64 << 10
-"""Smaller buffers come from the allocator, which keeps such sizes itself."""
+"""Smallest pooled buffer in bytes. The allocator itself reuses smaller ones."""
 CLASSES_PER_DOUBLING = 4
 
 
 class _Block(np.ndarray[tuple[int], np.dtype[np.uint8]]):
-    """Memory that outlives its leases.
+    """Memory block that outlives its leases.
 
-    A plain array would not do: numpy makes a view of a view keep the first array alive, not the
-    lease between the two.
+    A subclass is needed: numpy makes a view of a view of a plain array keep the first array alive,
+    not the lease between the two.
     """
 
 
 class BufferPool:
-    """Gives out buffers, and takes each back when its last view is gone. Thread-safe.
+    """Pool of buffers. A buffer returns to it when its last view is garbage collected. Thread-safe.
 
     Fresh memory costs a page fault for every 4 KiB, and an allocator keeps freed large blocks
-    without a bound: this keeps at most `free_bytes_max`, and drops the smallest beyond that.
+    without a bound. The pool keeps at most `free_bytes_max`, and drops the smallest beyond that.
     """
 
     def __init__(self, free_bytes_max: int, *, oversize_max: int = 2) -> None:
-        """`oversize_max`: how many times its size class the memory of a buffer may be at most.
+        """Create an empty pool of at most `free_bytes_max`.
 
-        1 where buffers are kept, and their memory is counted: it is a quarter more than asked for
-        at most.
+        `oversize_max` is the largest ratio of a buffer's memory to its size class. Use 1 if callers
+        keep buffers and count their memory, which is then at most a quarter more than requested.
         """
         self._free_bytes_max = free_bytes_max
         self._oversize_max = oversize_max
@@ -181,18 +181,21 @@ class BufferPool:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes kept for the next buffers."""
+        """Bytes kept for reuse."""
         return self._free_bytes
 
     def check(self) -> None:
-        """Assert that what is kept is counted, in order of length, and within its bound."""
+        """Assert that the free blocks are counted, sorted by length, and within the bound."""
         with self._lock:
             lengths = [block.nbytes for block in self._free]
             assert lengths == sorted(lengths), f"{self}"
             assert sum(lengths) == self._free_bytes <= self._free_bytes_max, f"{self}"
 
     def take(self, length: int) -> NDArray[np.uint8]:
-        """A writable buffer of `length` bytes, of any content; it belongs to its views' holders."""
+        """Return a writable buffer of `length` bytes with undefined content.
+
+        It returns to the pool when no view of it is left.
+        """
         if length < POOLED_BYTES_MIN:
             return np.empty(length, np.uint8)
         wanted = rounded(length)
@@ -209,7 +212,7 @@ class BufferPool:
         return lease[:length]
 
     def _give_back(self, block: _Block) -> None:
-        # Views may end anywhere, also in the middle of `take`: never wait here.
+        # A view may be collected anywhere, also inside `take`: never wait here.
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -222,17 +225,18 @@ class BufferPool:
 
 
 def rounded(length: int) -> int:
-    """The size class of a length: at most a quarter more, so that few sizes serve all."""
+    """Return the size class of a length: at most a quarter more, so that there are few sizes."""
     step = max(1 << (length.bit_length() - 1), CLASSES_PER_DOUBLING) // CLASSES_PER_DOUBLING
     return -(-length // step) * step
 
 
 _START_WRITE_BACK: Final = 2  # SYNC_FILE_RANGE_WRITE, linux/fs.h
 _NO_WRITE_BACK: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ESPIPE})
-"""What file systems and kernels answer that cannot begin to write some pages."""
+"""Errors of file systems and kernels without `sync_file_range`."""
 _COPIED_BYTES_MAX: Final = 256 << 10
-"""What one `pwrite` takes. The page cache of a longer one comes in pieces as large, out of memory
-that was free for long, which a virtual machine's host may have taken back (decision 0012)."""
+"""Most bytes of one `pwrite`. For a longer one the kernel allocates page cache in larger pieces,
+from memory that was free for long, which a virtual machine's host may have reclaimed (decision
+0012)."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _sync_file_range = getattr(_libc, "sync_file_range", None)
 if _sync_file_range is not None:
@@ -240,7 +244,7 @@ if _sync_file_range is not None:
 
 
 class OpenFile:
-    """A descriptor, which file it is, how many use it, and whether the cache still wants it."""
+    """Open descriptor with its file's identity, its pins, and whether the cache still holds it."""
 
     __slots__ = ("fd", "is_wanted", "pins", "seen")
 
@@ -249,14 +253,14 @@ class OpenFile:
         self.pins = 0
         self.is_wanted = True
         self.seen = seen
-        """What the file was when its path was looked at last: device, inode, length."""
+        """Status of the file at the last `stat` of its path: device, inode, length."""
 
     def is_at(self, path: str) -> bool:
-        """Whether `path` leads to this very file. One `stat`; notes what it shows.
+        """Whether `path` is this file. One `stat`, whose result is kept in `seen`.
 
-        The number of links would tell less: a file that was moved aside still has a name, and so
-        has a deleted one of which a backup keeps a hard link. While the descriptor is open no
-        other file can have its device and inode.
+        The number of links is not sufficient: a renamed file still has a name, and a backup may
+        keep a hard link to a deleted one. While the descriptor is open, no other file can have its
+        device and inode.
         """
         try:
             found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - a plain string: hot
@@ -269,11 +273,11 @@ class OpenFile:
 
 
 class OpenFiles:
-    """Descriptors by path and mode, least recently used ones closed first. Thread-safe.
+    """LRU cache of descriptors by path and mode. Thread-safe.
 
-    A descriptor is closed when nobody pins it and the cache does not want it any more, so that
-    no call ever meets a number that means another file by now. The lock is never held over a
-    system call other than `close`.
+    A descriptor is closed when it has no pins and is no longer in the cache. No call can therefore
+    use a descriptor number that was reused for another file. The lock is never held during a system
+    call other than `close`.
     """
 
     def __init__(self, files_max: int) -> None:
@@ -288,7 +292,7 @@ class OpenFiles:
         return len(self._files)
 
     def pin_cached(self, path: str) -> OpenFile | None:
-        """A descriptor for reading that is open already; give it back with `unpin`."""
+        """Return a cached descriptor for reading, pinned; None without one. Release by `unpin`."""
         with self._lock:
             file = self._files.get((path, False))
             if file is not None:
@@ -297,9 +301,9 @@ class OpenFiles:
             return file
 
     def pin(self, path: str, *, writable: bool = False) -> OpenFile:
-        """A descriptor of an existing file, opened if need be; give it back with `unpin`.
+        """Return a descriptor of an existing file, pinned, opened if necessary. Release by `unpin`.
 
-        A cached descriptor is replaced where the path leads to another file by now (`is_at`).
+        A cached descriptor is replaced if the path is another file by now (`is_at`).
 
         Raises:
             OSError: the file cannot be opened.
@@ -328,10 +332,10 @@ class OpenFiles:
         return self.adopt(path, fd, writable=writable)
 
     def adopt(self, path: str, fd: int, *, writable: bool) -> OpenFile:
-        """Cache a descriptor that was opened just now, pinned once. One `fstat`.
+        """Add a newly opened descriptor to the cache, pinned once. One `fstat`.
 
         Raises:
-            OSError: ENOENT if it is a directory's; it is closed.
+            OSError: ENOENT if it is a directory; the descriptor is closed.
         """
         key = (path, writable)
         seen = os.fstat(fd)
@@ -349,7 +353,7 @@ class OpenFiles:
             return file
 
     def unpin(self, file: OpenFile) -> None:
-        """Give a descriptor back."""
+        """Release a pin."""
         with self._lock:
             file.pins -= 1
             if not file.is_wanted and file.pins == 0:
@@ -357,7 +361,7 @@ class OpenFiles:
 
     @contextmanager
     def pinned(self, path: str) -> Generator[int]:
-        """A descriptor for reading, for the time of the block."""
+        """Pin a descriptor for reading during the block."""
         file = self.pin(path)
         try:
             yield file.fd
@@ -365,7 +369,7 @@ class OpenFiles:
             self.unpin(file)
 
     def forget(self, path: str) -> None:
-        """Close what is open of `path`: it was deleted, or its descriptor turned bad."""
+        """Drop the descriptors of `path`, after its deletion or an error."""
         with self._lock:
             for writable in (False, True):
                 file = self._files.pop((path, writable), None)
@@ -373,7 +377,7 @@ class OpenFiles:
                     self._discard(file)
 
     def close(self) -> None:
-        """Close everything that nobody pins, and the rest when it is given back."""
+        """Close all descriptors: pinned ones when they are released."""
         with self._lock:
             while self._files:
                 self._discard(self._files.popitem()[1])
@@ -386,16 +390,19 @@ class OpenFiles:
 
 
 def allocate(length: int, pool: BufferPool) -> bytearray | memoryview:
-    """A writable buffer; a long one has any content, and goes back to the pool after its views."""
+    """Return a writable buffer. A long one is from the pool and has undefined content."""
     if length < POOLED_BYTES_MIN:
         return bytearray(length)
     return pool.take(length).data
 
 
 def read_now(fd: int, start: int, length: int, pool: BufferPool) -> Buffer | None:
-    """Read from the page cache alone; None if it lacks any of it (then reading ahead has begun).
+    """Read from the page cache alone; None if any byte is missing (read-ahead has then started).
 
-    Never waits for a device. Raises OSError(EOPNOTSUPP) where the file system cannot tell.
+    Never waits for a device.
+
+    Raises:
+        OSError: EOPNOTSUPP if the file system has no non-blocking reads.
     """
     buffer = allocate(length, pool)
     try:
@@ -406,7 +413,7 @@ def read_now(fd: int, start: int, length: int, pool: BufferPool) -> Buffer | Non
 
 
 def read_waiting(fd: int, start: int, length: int, pool: BufferPool) -> Buffer | None:
-    """Read, waiting for the device; None if the file ends before `start + length`."""
+    """Read, and wait for the device; None if the file ends before `start + length`."""
     buffer = allocate(length, pool)
     view = memoryview(buffer)
     done = 0
@@ -426,12 +433,12 @@ def write_waiting(
     *,
     writes_back: bool = False,
 ) -> int:
-    """Write all buffers one after the other; return the position behind them.
+    """Write all buffers in sequence. Return the position after them.
 
-    Small ones are joined: one write of 512 KiB is five times cheaper than one of 512 pieces. Large
-    ones are copied 256 KiB a system call, and with `writes_back` the device begins with each
-    `write_bytes_max` while the next are copied into the page cache: 3.1 GB/s with the sync at the
-    end, where 2.0 GB/s are reached without.
+    Small buffers are joined: one write of 512 KiB is five times cheaper than one of 512 pieces.
+    Large buffers are copied by system calls of 256 KiB. With `writes_back`, write-back of each
+    `write_bytes_max` starts while the next bytes are copied into the page cache. That reaches 3.1
+    GB/s including the final sync, and 2.0 GB/s without it.
     """
     waiting: list[Buffer] = []
     waiting_bytes = 0
@@ -464,14 +471,13 @@ def _write_joined(
 
 
 def start_write_back(fd: int, start: int = 0, length: int = 0) -> None:
-    """Ask the kernel to begin writing dirty pages; no promise, no waiting.
+    """Start write-back of dirty pages without waiting. Guarantees nothing.
 
-    `length` 0 means up to the file's end. Only `fdatasync` makes durable; this lets many files'
-    writes run at the same time (decision 0003). Nothing happens where that cannot be had.
+    `length` 0 means up to the file's end. Only `fdatasync` makes bytes durable; this call lets the
+    writes of many files run concurrently (decision 0003). Does nothing if unsupported.
 
     Raises:
-        OSError: the device failed, or is full; whether a later sync says so again is up to the
-            file system.
+        OSError: the device failed or is full. A later sync may or may not report it again.
     """
     if _sync_file_range is None:
         return
@@ -485,7 +491,7 @@ def sync_data(fd: int) -> None:
     """Make the bytes and the length of an open file durable.
 
     Raises:
-        Lacking: the file system cannot.
+        Lacking: the file system has no fdatasync.
         OSError: the device failed.
     """
     try:
@@ -495,10 +501,10 @@ def sync_data(fd: int) -> None:
 
 
 def sync_directory(path: str) -> os.stat_result:
-    """Make the entries of a directory durable; returns which directory that was.
+    """Make the entries of a directory durable. Return the status of the directory.
 
     Raises:
-        Lacking: the file system syncs no directories, as CIFS and some of Docker's.
+        Lacking: the file system cannot sync directories, like CIFS and some of Docker's.
         OSError: the directory cannot be opened or synced.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""Which stores are present, and which epoch has a living owner: locks on one file.
+"""Locks on one file: presence of stores, and epochs with a living owner.
 
-Versions before the second question shared the lock of the whole file, so an owner of theirs that
-lives looks like the owner of every epoch.
+Older versions, without locks of epochs, share the lock of the whole file. A living owner of such a
+version therefore seems to be the owner of every epoch.
 """
 
 import errno
@@ -18,35 +18,35 @@ _F_OFD_GETLK: Final = 36  # linux/fcntl.h, the same on every architecture
 _F_OFD_SETLK: Final = 37
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 _PRESENCE_BYTES: Final = 1 << 62
-"""Bytes of the file that everybody present shares; above them each epoch has a byte."""
+"""Locked range of the file that all present stores share. Above it each epoch has one byte."""
 _TO_THE_END: Final = 0
 _NEW_OR_OLD: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_DIRECTORY_LOCKS: Final = frozenset(
     {errno.EACCES, errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.EOPNOTSUPP}
 )
-"""What file systems answer that lock files but no directories, and directories not to be read."""
+"""Errors of file systems that lock files but not directories, and of unreadable directories."""
 
 
 class PresenceLock:
-    """A share of the lock on one file, kept until `close` or until the process dies.
+    """Shared lock on one file, held until `close` or the end of the process.
 
-    Everybody has a share, nobody ever locks exclusively: whether an exclusive lock *could* be had
-    is asked without taking it. So registering never fails, and never waits for a paused process.
-    Open file description locks (fcntl(2)) are used: flock(2) cannot ask. A child that is forked
-    without an exec keeps the share alive.
+    Every store holds the lock shared, and none ever takes it exclusively. A test whether an
+    exclusive lock *could* be taken detects other stores. Registration therefore never fails, and
+    never waits for a paused process. These are open file description locks (fcntl(2)), because
+    flock(2) has no such test. A child that is forked without an exec keeps the lock.
 
-    A file can be removed while it is locked, and the next owner would lock another one and believe
-    itself alone. So one byte of the directory, which cannot be removed while a tier lies in it, is
-    locked in the same way, where the file system offers that. An owner that asks again joins those
-    who lock whatever file has the name by then.
+    A locked file can be removed. The next owner would then lock another file and seem alone.
+    Therefore one byte of the directory, which cannot be removed while it holds a tier, is locked in
+    the same way if the file system supports that. Each later test also locks the file that has the
+    name by then.
     """
 
     def __init__(self, path: str) -> None:
-        """Take a share; the directory of `path` is there.
+        """Take the lock shared. The directory of `path` must exist.
 
         Raises:
-            OSError: the file cannot be made, or the file system offers no locks.
+            OSError: the file cannot be created, or the file system has no locks.
         """
         self._path = path
         self._files: list[int] = []
@@ -60,10 +60,10 @@ class PresenceLock:
             raise
 
     def is_alone(self) -> bool:
-        """Whether nobody else has a share just now. Writes who we are into the file, for people.
+        """Whether no other store holds the lock now. If so, writes process and host into the file.
 
         Raises:
-            OSError: the file system offers no locks.
+            OSError: the file system has no locks.
         """
         self._join()
         if not all(_is_free(fd, 0, _PRESENCE_BYTES) for fd in self._files):
@@ -76,7 +76,7 @@ class PresenceLock:
         return True
 
     def close(self) -> None:
-        """Let go. Idempotent."""
+        """Release the lock. Idempotent."""
         while self._files:
             os.close(self._files.pop())
         if self._directory >= 0:
@@ -84,7 +84,7 @@ class PresenceLock:
         self._directory = -1
 
     def _join(self) -> None:
-        """Take a share of the file that has the name now, if it is not ours already."""
+        """Lock the file that has the name now, unless it is locked already."""
         fd = os.open(self._path, _NEW_OR_OLD, 0o666)
         found = os.fstat(fd)
         if any(os.path.samestat(found, os.fstat(known)) for known in self._files):
@@ -98,7 +98,7 @@ class PresenceLock:
         self._files.append(fd)
 
     def _shared_directory(self) -> int:
-        """A share of one byte of the directory, by our name; -1 where that cannot be had."""
+        """Lock one byte of the directory, chosen by the file name. Return -1 if unsupported."""
         fd = -1
         try:
             fd = os.open(os.path.dirname(self._path), _DIRECTORY)  # noqa: PTH120 - a plain string
@@ -113,15 +113,15 @@ class PresenceLock:
 
 
 class OwnerLock:
-    """Which epoch has an owner that lives: each shares the lock on the byte of its epoch.
+    """Lock that marks a living owner: each owner shares the lock on the byte of its epoch.
 
-    Nothing depends on it but a question of politeness: a start asks before it takes the tier from
-    an owner that lives. Where the file was removed, or locks are not seen from another machine,
-    the owner looks dead, is fenced by the journal all the same, and ends.
+    Safety does not depend on it. A start only uses it to avoid a takeover from a living owner. If
+    the file was removed, or locks are not visible from another machine, the owner seems dead; the
+    journal fences it all the same, and it ends.
     """
 
     def __init__(self, path: str) -> None:
-        """Locks nothing yet; `path` is the file of `PresenceLock`."""
+        """Lock nothing yet. `path` is the file of `PresenceLock`."""
         self._path = path
         self._fd = -1
 
@@ -129,20 +129,20 @@ class OwnerLock:
         return f"<OwnerLock {self._path}: {'open' if self._fd >= 0 else 'nothing held'}>"
 
     def hold(self, epoch: int) -> None:
-        """Be seen as the owner of `epoch` until `close`, or until the process dies.
+        """Mark `epoch` as owned until `close` or the end of the process.
 
         Raises:
-            OSError: the file cannot be made, or the file system offers no locks.
+            OSError: the file cannot be created, or the file system has no locks.
         """
         if self._fd < 0:
             self._fd = os.open(self._path, _NEW_OR_OLD, 0o666)
         _share(self._fd, _PRESENCE_BYTES + epoch, 1)
 
     def is_held(self, epoch: int | None = None) -> bool:
-        """Whether another one holds `epoch`, or any epoch. Takes nothing and makes no file.
+        """Whether another owner holds `epoch`, or any epoch if None. Locks and creates nothing.
 
         Raises:
-            OSError: the file cannot be opened, or the file system offers no locks.
+            OSError: the file cannot be opened, or the file system has no locks.
         """
         start, length = _PRESENCE_BYTES, _TO_THE_END
         if epoch is not None:
@@ -159,7 +159,7 @@ class OwnerLock:
             os.close(fd)
 
     def close(self) -> None:
-        """Let go. Idempotent."""
+        """Release the lock. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = -1
@@ -170,7 +170,7 @@ def _share(fd: int, start: int, length: int) -> None:
 
 
 def _is_free(fd: int, start: int, length: int) -> bool:
-    """Whether an exclusive lock could be had; another description's share prevents that."""
+    """Whether an exclusive lock could be taken: no other file description holds the lock."""
     return _call(fd, _F_OFD_GETLK, fcntl.F_WRLCK, start, length) == fcntl.F_UNLCK
 
 
@@ -180,10 +180,10 @@ def _call(fd: int, command: int, kind: int, start: int, length: int) -> int:
 
 
 def lock_call(fd: int, command: int, asked: bytes) -> bytes:
-    """fcntl(2) for a lock of an open file description.
+    """Call fcntl(2) for a lock of an open file description.
 
     Raises:
-        Lacking: the kernel, or what stands for one, has no such locks.
+        Lacking: the kernel, or an emulation of it, has no such locks.
         OSError: another process holds the lock, or the file system has none.
     """
     try:

@@ -1,7 +1,7 @@
-"""Files that are made beside a tier and put at their places together, or not at all.
+"""Staged files: written beside a tier, then installed under their names.
 
-They lie in a directory whose name no object may have, so nothing lists them. Whoever holds the lock
-of that directory is alive; what a dead run left goes when the next one begins.
+Their directory has a name that no object may have, so listings skip it. The lock of that directory
+marks a living run. The next run removes the files of a dead one.
 """
 
 import fcntl
@@ -20,11 +20,11 @@ LOCK_NAME = f"{TEMPORARY_PREFIX}staged.lock"
 
 
 class StagedFiles:
-    """The one run that stages files below a directory; made by `begin`. Blocks.
+    """Exclusive run that stages files below a directory. Created by `begin`. Blocking.
 
-    A file is synced before it has its place, and its directory afterwards. A run that is killed
-    before `install` has changed nothing; one that is killed within it has put some files at their
-    places, each of them whole.
+    A file is synced before it is installed, and its directory afterwards. A run that is killed
+    before `install` has changed nothing. A run that is killed during installation has installed
+    some files, each of them whole.
     """
 
     def __init__(self, root: Path, lock: int) -> None:
@@ -37,11 +37,11 @@ class StagedFiles:
 
     @classmethod
     def begin(cls, root: Path) -> Self:
-        """Take the directory's lock and remove what a dead run left.
+        """Take the lock and remove the files of a dead run.
 
         Raises:
             Unavailable: another run holds the lock.
-            Denied: we may not write there.
+            Denied: the directory is not writable.
         """
         with posix_errors(LOCK_NAME):
             lock = _locked(root / LOCK_NAME)
@@ -56,14 +56,14 @@ class StagedFiles:
 
     @property
     def directory(self) -> str:
-        """Where files are staged: for `stage`, in any process."""
+        """Staging directory, for `stage` in any process."""
         return str(self._directory)
 
     def install(self, name: str, staged: str, *, grows: bool = False) -> None:
-        """Put a staged file at the place `name`, in place of what is there.
+        """Install a staged file as `name`, replacing an existing file.
 
-        `grows`: an owner may continue the file. Then one that is there is kept, with what was
-        appended to it, and only its beginning is written, as long as the staged file.
+        `grows`: an owner may append to the file. An existing file is then kept with its appended
+        bytes, and only its beginning is overwritten, up to the length of the staged file.
 
         Raises:
             Unavailable, Denied: as writing to the tier.
@@ -83,7 +83,7 @@ class StagedFiles:
             _sync_directories(target.parent, self._root)
 
     def close(self) -> None:
-        """Remove what was not installed, and let the lock go. Idempotent."""
+        """Remove the files that were not installed, and release the lock. Idempotent."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -92,10 +92,10 @@ class StagedFiles:
 
 
 def _locked(path: Path) -> int:
-    """The open file of that name, locked by us.
+    """Open and lock the file of that name. Return its descriptor.
 
     Raises:
-        Unavailable: another one holds the lock.
+        Unavailable: another process holds the lock.
     """
     while True:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -108,12 +108,12 @@ def _locked(path: Path) -> int:
             if os.path.samestat(os.fstat(lock), path.stat()):
                 return lock
         except FileNotFoundError:
-            pass  # whoever had it has removed it meanwhile
+            pass  # the former holder removed the file meanwhile
         os.close(lock)
 
 
 def stage(directory: str, name: str, parts: Iterable[bytes | memoryview]) -> None:
-    """Write and sync a file below a staging directory; a second one of that name replaces it.
+    """Write and sync a file below a staging directory, replacing an earlier one of that name.
 
     Raises:
         Unavailable, Denied: as writing to the tier.
@@ -142,7 +142,7 @@ def _write_beginning(target: Path, data: bytes) -> None:
 
 
 def _sync_directories(directory: Path, root: Path) -> None:
-    """Make names durable, up to the root."""
+    """Sync a directory and its parents up to the root."""
     while True:
         sync_directory(str(directory))
         if directory == root:

@@ -1,4 +1,4 @@
-"""A directory as a store: objects are files, a name is a path below the root."""
+"""Directory as a store: objects are files, and a name is a path below the root."""
 
 import asyncio
 import errno
@@ -18,18 +18,18 @@ from provider.ranges import ByteRange
 
 _Result = TypeVar("_Result")
 _READ_COST_BYTES: Final = 4 << 10
-"""What one more read costs on the loop, expressed in bytes copied."""
+"""Cost of one more read on the event loop, in bytes copied."""
 
 
 class PosixStore:
-    """An `AppendingStore` on a POSIX file system (`CONTRACT.md` says what that must offer).
+    """`AppendingStore` on a POSIX file system (`CONTRACT.md` has the requirements).
 
-    Reads are tried on the event loop against the page cache (`RWF_NOWAIT`), and go to a thread
-    only when the device would have to be waited for. Every write is one hop into another thread,
-    however many files it touches, and returns when the device has the bytes.
+    Reads try the page cache on the event loop (`RWF_NOWAIT`), and use a thread only if they would
+    wait for the device. Every write costs one hop to a thread, for any number of files, and returns
+    when the device has the bytes.
 
-    Cancelling a call does not stop what its thread has begun; `close` waits for that. One object
-    may serve several event loops, not several processes: open it after a fork.
+    Cancelling a call does not stop the work of its thread; `close` waits for it. One instance may
+    serve several event loops, but not several processes: open it after a fork.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class PosixStore:
         self._options = options or PosixOptions()
         self._work = PosixWork(str(root), self._options, clock or SystemClock())
         self._readers = ThreadPoolExecutor(self._options.read_threads_max, "posix-read")
-        self._appender = ThreadPoolExecutor(1, "posix-append")  # one: rounds land in their order
-        self._deleter = ThreadPoolExecutor(1, "posix-delete")  # one: none lands behind a later one
+        self._appender = ThreadPoolExecutor(1, "posix-append")  # one thread keeps rounds in order
+        self._deleter = ThreadPoolExecutor(1, "posix-delete")  # one thread keeps deletes in order
         self._writers = ThreadPoolExecutor(self._options.write_threads_max, "posix-write")
         self._nowait_works = True
         self._is_closed = False
@@ -78,28 +78,28 @@ class PosixStore:
         return [next(late) if result is None else result for result in results]
 
     async def size(self, name: str) -> int:
-        """The object's length in bytes; `ObjectStore.size`. One thread hop."""
+        """Return the object's length in bytes; `ObjectStore.size`. One thread hop."""
         self._check(name)
         return await self._in(self._readers, lambda: self._work.size(name))
 
     async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        """Objects by name; `ObjectStore.list`. One thread hop, a stat for each object.
+        """List objects by name; `ObjectStore.list`. One thread hop, a `stat` for each object.
 
-        Only directories that can hold a matching name are visited. Temporary files and symbolic
-        links are not objects. What cancelled calls of `append` may still write lands before.
+        Visits only directories that can hold a matching name. Temporary files and symbolic links
+        are not objects. Waits for the writes of cancelled calls of `append`.
         """
         self._check()
         check_prefix(prefix)
         if self._has_cancelled_append:
-            await self._in(self._appender, lambda: None)  # rounds run in the order of the calls
+            await self._in(self._appender, lambda: None)  # runs after all earlier rounds
             self._has_cancelled_append = False
         return await self._in(self._readers, lambda: self._work.list(prefix, after))
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Remove objects, durably; `ObjectStore.delete`. Directories stay.
+        """Delete objects durably; `ObjectStore.delete`. Directories stay.
 
-        Calls run one after another: what a cancelled one may still remove is gone when the next
-        one returns.
+        Calls run one after another: deletions of a cancelled call have landed when the next call
+        returns.
         """
         self._check(*names)
         await self._in(self._deleter, lambda: self._work.delete(names))
@@ -107,11 +107,11 @@ class PosixStore:
     async def append(self, appends: Sequence[Append]) -> None:
         """Write every piece at its position; `AppendingStore.append`. One thread hop.
 
-        Rounds run one after another, in the order of the calls: what a cancelled call may still
-        write lands before what the next one writes.
+        Rounds run one after another, in the order of the calls: writes of a cancelled call land
+        before those of the next one.
 
-        Costs one fdatasync per file, started together, and an fsync for each directory that got a
-        new file.
+        Costs one fdatasync per file, started together, and one fsync for each directory with a new
+        file.
         """
         self._check(*(piece.name for piece in appends))
         if appends:
@@ -122,9 +122,9 @@ class PosixStore:
                 raise
 
     async def register(self, name: str) -> bool:
-        """Register this store as present; true if it is the only one; `AppendingStore.register`.
+        """Register this store as present; `AppendingStore.register`. One thread hop.
 
-        The file of that name says which process was alone last, for people.
+        The file of that name has the last process that was alone, for operators.
         """
         self._check(name)
         return await self._in(self._writers, lambda: self._work.register(name))
@@ -142,7 +142,7 @@ class PosixStore:
         self._work.close()
 
     def _read_now(self, name: str, wanted: ByteRange) -> Buffer | None:
-        """What the page cache has of an open file; None sends the caller to a thread."""
+        """Read from the page cache of an open file; None: read in a thread."""
         if not self._nowait_works:
             return None
         path = self._work.path(name)
@@ -153,9 +153,9 @@ class PosixStore:
             found = read_now(file.fd, wanted.start, wanted.length, self._work.buffers)
             return found if file.is_at(path) else None
         except OSError as error:
-            # Whatever it was, the thread meets it again and translates it.
+            # The read in a thread hits the same error and translates it.
             if error.errno == errno.EOPNOTSUPP:
-                self._nowait_works = False  # not every file system can tell what it has cached
+                self._nowait_works = False  # this file system has no non-blocking reads
             return None
         finally:
             self._work.files.unpin(file)

@@ -1,6 +1,6 @@
-"""Work of the threads of a `PosixStore`: whole verbs, rounds of appends, reserved room.
+"""Blocking verbs of a `PosixStore`, its rounds of appends, and its reserve of disk space.
 
-Nothing here awaits. A round opens and checks all files, then writes all, then syncs all.
+A round opens and checks all files, then writes all, then syncs all.
 """
 
 import errno
@@ -35,21 +35,22 @@ from provider.posix.locks import PresenceLock
 from provider.ranges import ByteRange
 
 RESERVE_NAME: Final = f"{TEMPORARY_PREFIX}reserve"
-"""No listing shows it."""
+"""Name of the reserve's file. Listings skip it."""
 
 _NO_ALLOCATION: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 class Reserve:
-    """`size_bytes` of the file system below `root`, so that what was appended can be published.
+    """Reserve of `size_bytes` of disk space below `root`, so that appended data can be published.
 
-    Data may not use it: `keep` precedes every round of appends, and refuses the round where the
-    file system has no room for the reserve. `release` gives it up for an object, such as a journal
-    entry, that met a full file system. So data never takes the last bytes, and no more data is
-    written than can be published.
+    Data may not use it: `keep` precedes every round of appends, and refuses the round if the file
+    system has no room for the reserve. `release` frees it for an object, such as a journal entry,
+    on a full file system. Data therefore never takes the last bytes, and all written data can be
+    published.
 
-    The stores over one root share the file; one that ends removes it, the next round of another
-    makes it again. Where a file system cannot allocate, nothing is kept. Thread-safe.
+    The stores over one root share the file. A store that closes removes it, and the next round of
+    another store recreates it. On a file system that cannot allocate, there is no reserve.
+    Thread-safe.
     """
 
     def __init__(self, root: str, size_bytes: int) -> None:
@@ -58,7 +59,7 @@ class Reserve:
         self._is_ours = False
 
     def keep(self) -> None:
-        """Make sure of the reserve. One `stat` where it is there.
+        """Allocate the reserve if it is missing. Costs one `stat` if it exists.
 
         Raises:
             OSError: ENOSPC or EDQUOT if there is no room for it.
@@ -74,7 +75,7 @@ class Reserve:
             os.posix_fallocate(fd, 0, self._size_bytes)
             os.ftruncate(fd, self._size_bytes)  # it may have been longer
         except OSError as error:
-            self.release()  # a part of it would only take room away
+            self.release()  # a partial reserve would only waste space
             if error.errno not in _NO_ALLOCATION:
                 raise
             self._size_bytes = 0
@@ -82,7 +83,7 @@ class Reserve:
             os.close(fd)
 
     def release(self) -> bool:
-        """Give the room back to the file system; whether there was any to give."""
+        """Free the reserve. Return whether there was one."""
         try:
             os.unlink(self._path)  # noqa: PTH108 - a plain string
         except OSError as error:
@@ -92,7 +93,7 @@ class Reserve:
         return True
 
     def close(self) -> None:
-        """Leave nothing behind. Idempotent."""
+        """Remove the file of the reserve. Idempotent."""
         if self._is_ours:
             self._is_ours = False
             with suppress(OSError):
@@ -105,11 +106,11 @@ T = TypeVar("T")
 
 
 class AppendRounds:
-    """Writes rounds, one at a time, from one thread, and syncs their files from several.
+    """Writer of rounds, one at a time, from one thread; several threads sync the files.
 
-    Remembers the files that it has begun exclusively until their second append, so that the same
-    round works again after an unknown outcome. Holds one name for each of those, and for 65,536
-    files at most which ones have a durable name.
+    Keeps the names of files that it created exclusively until their second append, so that a retry
+    of the same round works after an unknown outcome. Keeps the identity of at most 65,536 files
+    whose directory entry is durable.
     """
 
     def __init__(
@@ -123,31 +124,32 @@ class AppendRounds:
         self._syncers = ThreadPoolExecutor(options.sync_threads_max, "posix-sync")
         self._begun: set[str] = set()
         self._named: dict[str, Identity] = {}
-        """Files whose entry in their directory is durable, by name."""
+        """Identity of the files whose directory entry is durable, by name."""
 
     def __repr__(self) -> str:
         return f"<AppendRounds {len(self._begun)} files begun>"
 
     def close(self) -> None:
-        """End the threads that sync; no round may be running."""
+        """End the threads that sync. No round may be running."""
         self._syncers.shutdown(wait=True)
 
     def forget(self, name: str) -> None:
-        """The object was deleted: whoever begins it next begins it anew."""
+        """Forget a deleted object: a later file of that name is a new one."""
         self._begun.discard(name)
         self._named.pop(name, None)
 
     def write(self, pieces: Mapping[str, Sequence[Append]]) -> None:
         """Write the pieces of each name and make all of them durable.
 
-        All files are opened and measured before anything is written. After a failure nothing is
-        known but that the same call may be made again: it writes and syncs everything anew, so a
-        sync that failed once and would succeed falsely the next time does no harm.
+        All files are opened and measured before anything is written. After a failure the outcome is
+        unknown, and the same call may be repeated. It writes and syncs everything again, so a sync
+        that failed once and would falsely succeed the next time does no harm.
 
-        Two `stat`s of each file's path: before, for its length, and whether the open descriptor is
-        still that file's; and after the syncs, so that what is acknowledged lies under its name.
+        Costs two `stat` calls for each file's path. The first returns its length and whether the
+        open descriptor is still that file's. The second, after the syncs, verifies that the
+        acknowledged bytes have that name.
 
-        A full file system gets back what the round has taken of it.
+        On a full file system, the files are truncated to their length before the round.
         """
         opened: dict[str, OpenFile] = {}
         lengths: dict[str, int] = {}
@@ -200,7 +202,7 @@ class AppendRounds:
         self._in_parallel(_sync, files)
 
     def _sync_directories(self, folders: Iterable[str], placed: Mapping[str, Identity]) -> None:
-        """Make durable what the round made: the entries of its directories and files."""
+        """Make the entries of the round's new directories and files durable."""
 
         def sync(group: Sequence[str]) -> None:
             for folder in group:
@@ -211,7 +213,7 @@ class AppendRounds:
         self._directories.settle(placed)
 
     def _in_parallel(self, sync: Callable[[Sequence[T]], None], items: Sequence[T]) -> None:
-        """Share the items among the syncing threads, of which this one is one."""
+        """Distribute the items over the syncing threads and this one."""
         groups = [items[n :: self._sync_threads_max] for n in range(self._sync_threads_max)]
         others: list[Future[None]] = []
         try:
@@ -220,14 +222,14 @@ class AppendRounds:
                     others.append(self._syncers.submit(sync, group))  # noqa: PERF401 - one by one: each counts, should the next fail
             sync(groups[0])
         finally:
-            wait(others)  # whatever happens: their descriptors are given back next
+            wait(others)  # also after an error: their descriptors are unpinned next
         for other in others:
             other.result()
 
     def _check_places(
         self, opened: Mapping[str, OpenFile], pieces: Mapping[str, Sequence[Append]]
     ) -> None:
-        """Acknowledge nothing that does not lie under its name."""
+        """Raise `Unavailable` if a written file no longer has its name."""
         for name, file in opened.items():
             position = pieces[name][0].position
             with posix_errors(name, position):
@@ -241,11 +243,11 @@ class AppendRounds:
                     )
 
     def _has_durable_name(self, name: str, file: OpenFile) -> bool:
-        """Whether the entry of this file in its directory is known to be durable.
+        """Whether the directory entry of this file is known to be durable.
 
-        It is not for a file that is met for the first time: whoever made it, or put it there, may
-        have died before the sync. Nor for one that took another's place; its directories may be
-        others, too.
+        False for a file seen for the first time: the process that created it may have died before
+        the sync. False also for a file that replaced another one; its directories may have been
+        replaced, too.
         """
         known = self._named.get(name)
         if known == identity(file.seen):
@@ -257,12 +259,12 @@ class AppendRounds:
     def _note_named(self, names: Iterable[str], opened: Mapping[str, OpenFile]) -> None:
         for name in names:
             self._named[name] = identity(opened[name].seen)
-        if len(self._named) > _REMEMBERED_MAX:  # those that go are only synced again
+        if len(self._named) > _REMEMBERED_MAX:  # dropped files are only synced again
             for name in list(self._named)[: _REMEMBERED_MAX // 8]:
                 self._named.pop(name, None)
 
     def _open(self, name: str, group: Sequence[Append], placed: dict[str, Identity]) -> OpenFile:
-        """The file of `name` for writing, pinned."""
+        """Open the file of `name` for writing, pinned."""
         path = f"{self._root}/{name}"
         is_new = any(piece.new for piece in group) and name not in self._begun
         if not is_new and group[0].position > 0:
@@ -274,7 +276,7 @@ class AppendRounds:
         except FileExistsError as error:
             raise AlreadyExists("the name is taken", name) from error
         except FileNotFoundError as error:
-            self._directories.forget()  # made again by the next call
+            self._directories.forget()  # the next call recreates it
             raise Unavailable("its directory was removed just now", name) from error
         if is_new:
             self._begun.add(name)
@@ -282,14 +284,14 @@ class AppendRounds:
 
 
 def _sync(files: Sequence[tuple[int, str, int]]) -> None:
-    """Make files durable: descriptor, name, and position to be told if that fails."""
+    """Make files durable. Each has a descriptor, and name and position for an error."""
     for fd, name, position in files:
         with posix_errors(name, position):
             sync_data(fd)
 
 
 def _give_back(files: Iterable[tuple[int, int]]) -> None:
-    """Cut files back to the length that they had before a round for which there is no room."""
+    """Truncate files to their length before a round that found no room."""
     for fd, length in files:
         with suppress(OSError):
             os.ftruncate(fd, length)
@@ -307,7 +309,7 @@ _FILES_MIN: Final = 4
 
 
 class PosixWork:
-    """The verbs of a store below `root`. Thread-safe; every `OSError` leaves as a verdict."""
+    """Blocking verbs of a store below `root`. Thread-safe. Each `OSError` becomes a verdict."""
 
     def __init__(self, root: str, options: PosixOptions, clock: Clock) -> None:
         self.root = root.rstrip("/") or "/."
@@ -324,13 +326,13 @@ class PosixWork:
         self._numbers = itertools.count()
 
     def path(self, name: str) -> str:
-        """Where an object lies."""
+        """Return the path of an object."""
         return f"{self.root}/{name}"
 
     def create(self, name: str, buffers: Sequence[Buffer]) -> None:
-        """Write and sync a temporary file, then give it its name, which fails if it is taken.
+        """Write and sync a temporary file, then link it to its name, which fails if it is taken.
 
-        On a full file system it takes the reserve.
+        Uses the reserve on a full file system.
         """
         try:
             self._create(name, buffers)
@@ -358,7 +360,7 @@ class PosixWork:
             except FileExistsError as error:
                 self._directories.sync([folder])  # P9
                 raise AlreadyExists("the name is taken", name) from error
-            except FileNotFoundError as error:  # swept by a process whose clock is ahead, say
+            except FileNotFoundError as error:  # for example swept by a process with a fast clock
                 self._directories.forget()
                 raise Unavailable("its temporary file was removed just now", name) from error
             finally:
@@ -367,7 +369,7 @@ class PosixWork:
             self._directories.sync([folder])
 
     def _open_temporary(self, folder: str) -> tuple[str, int]:
-        """A new file that no listing shows; the number is free even if another host has our id."""
+        """Create a temporary file, which listings skip. Another host may use the same name."""
         while True:
             temporary = f"{folder}/{TEMPORARY_PREFIX}{os.getpid()}-{next(self._numbers)}"
             try:
@@ -375,11 +377,11 @@ class PosixWork:
             except FileExistsError:
                 continue
             except FileNotFoundError:
-                self._directories.forget()  # somebody removed it: made again by the next call
+                self._directories.forget()  # removed by another process: the next call recreates it
                 raise Unavailable("its directory was removed just now", temporary) from None
 
     def read(self, name: str, wanted: ByteRange | None) -> Buffer:
-        """Read a range or all of a file, waiting for the device."""
+        """Read a range or all of a file. Waits for the device."""
         path = self.path(name)
         start = wanted.start if wanted else 0
         try:
@@ -388,28 +390,28 @@ class PosixWork:
                 found = read_waiting(fd, start, length, self.buffers)
                 end = os.fstat(fd).st_size if found is None else 0
         except BaseException:
-            self.files.forget(path)  # whatever was wrong, the next call looks again
+            self.files.forget(path)  # after any error the next call opens the file again
             raise
         if found is None:
             raise OutOfRange(f"the object ends at {end}", name, start)
         return found
 
     def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
-        """Read several ranges one after the other; their pages were asked for on the loop."""
+        """Read several ranges in sequence. The attempts on the loop started their read-ahead."""
         return [self.read(name, part) for name, part in wanted]
 
     def size(self, name: str) -> int:
-        """The length of a file in bytes."""
+        """Return the length of a file in bytes."""
         with posix_errors(name), self.files.pinned(self.path(name)) as fd:
             return os.fstat(fd).st_size
 
     def list(self, prefix: str, after: str) -> list[ObjectEntry]:
-        """All matching files, by name in the order of code points, which is also UTF-8's."""
+        """List all matching files by name, in the order of code points, which is that of UTF-8."""
         with posix_errors(prefix):
             return sorted(self._directories.entries(prefix, after), key=lambda found: found.name)
 
     def delete(self, names: Sequence[str]) -> None:
-        """Unlink files and sync their directories. What is not there is synced as well."""
+        """Unlink files and sync their directories, also those of absent files."""
         folders: set[str] = set()
         self._directories.check_root()
         for name in names:
@@ -430,7 +432,7 @@ class PosixWork:
             self._directories.sync(folders)
 
     def append(self, appends: Sequence[Append]) -> None:
-        """One round of writes and syncs, a bounded number of files at a time."""
+        """Write and sync a round, a bounded number of files at a time."""
         pieces: dict[str, list[Append]] = {}
         for piece in appends:
             pieces.setdefault(piece.name, []).append(piece)
@@ -445,7 +447,7 @@ class PosixWork:
             self._rounds.write(part)
 
     def register(self, name: str) -> bool:
-        """Take a share of the lock on the file `name`; say whether nobody else has one."""
+        """Share the lock on the file `name`. Return whether no other store shares it."""
         with posix_errors(name, volume=self.root), self._locks_lock:
             self._directories.check_root()
             if name not in self._locks:
@@ -455,7 +457,7 @@ class PosixWork:
             return self._locks[name].is_alone()
 
     def close(self) -> None:
-        """Close files, end threads and let go of locks. Idempotent."""
+        """Close files, end threads and release locks. Idempotent."""
         self._rounds.close()
         self._reserve.close()
         self.files.close()
@@ -466,7 +468,7 @@ class PosixWork:
 
 
 def _files_open_max(options: PosixOptions) -> int:
-    """Files to be kept open: no more than half of what the process may open."""
+    """Return how many files to keep open: at most half of the process limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return options.files_open_max

@@ -1,4 +1,4 @@
-"""An fsspec file system for S3 that keeps what it promises; needs the extra `tieredstore[s3]`."""
+"""fsspec file system for S3 that keeps the promises of a store; needs `tieredstore[s3]`."""
 
 from provider.s3.file_system import S3FileSystem
 from provider.s3.options import S3Options

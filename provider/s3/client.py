@@ -1,6 +1,6 @@
-"""Clients of one bucket: obstore's, and own listings with the checks that it does not make.
+"""Clients of one bucket: obstore's, and an own client for listings with additional checks.
 
-Also their end, at a fork and at the interpreter's exit.
+Also handles a fork and the interpreter's exit.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _EMPTY: Final = hashlib.sha256(b"").hexdigest()
 
 
 def query_text(parameters: Mapping[str, str]) -> str:
-    """A query as it is sent and signed: by name, each byte escaped but unreserved ones."""
+    """Encode a query as sent and signed: sorted by name, all but unreserved bytes escaped. Pure."""
     pairs = sorted(
         (quote(name, safe=""), quote(value, safe="")) for name, value in parameters.items()
     )
@@ -64,7 +64,7 @@ def signed_headers(
     more: Mapping[str, str] | None = None,
     now: datetime,
 ) -> dict[str, str]:
-    """The headers of `GET url?query`, signed for S3 with all of `more`. `now` is in UTC."""
+    """Return the headers of `GET url?query`, signed for S3 with all of `more`. `now` is UTC."""
     parts = urlsplit(url)
     time, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
     headers = {
@@ -91,14 +91,14 @@ def signed_headers(
 
 ResultT = TypeVar("ResultT")
 BODY_BYTES_MAX: Final = 32 << 20
-"""A page of 1,000 keys of 1,024 bytes, each byte escaped, has 4 MiB."""
+"""Longest body in bytes. A page of 1,000 keys of 1,024 escaped bytes has 4 MiB."""
 _CONTROL: Final = re.compile(rb"&#([xX][0-9a-fA-F]{1,8}|[0-9]{1,9});|[\x00-\x1f]")
 _AGAIN: Final = frozenset({429, 500, 502, 503, 504})
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 
 
 class ListingFailed(Exception):
-    """A page that did not come; `failure` says why."""
+    """Failed request for a page; `failure` has the cause."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
@@ -106,28 +106,28 @@ class ListingFailed(Exception):
 
 
 class Listed(NamedTuple):
-    """One object of a page."""
+    """Object of a page."""
 
     key: str
     size: int
     e_tag: str
     modified: str
-    """As the service writes it, such as `2026-01-01T00:00:00.000Z`."""
+    """Text of the service, such as `2026-01-01T00:00:00.000Z`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One reply."""
+    """Page of a listing."""
 
     objects: list[Listed]
     prefixes: list[str]
     """Common prefixes, with the delimiter."""
     next_token: str
-    """Empty: the listing ends here."""
+    """Token of the next page; empty on the last page."""
 
 
 class BucketLister:
-    """Asks one bucket for pages; connections are kept. Any loop and any thread may use it."""
+    """Client for listings of one bucket, with persistent connections. Loop- and thread-safe."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class BucketLister:
         proxy: tuple[str, str],
         trusted: str,
     ) -> None:
-        """`url` is the bucket's; `trusted` has certificates (PEM) beside the system's."""
+        """Create a client of the bucket at `url`. `trusted` has additional certificates (PEM)."""
         self._url = url
         self._options = options
         self._region = region
@@ -153,10 +153,10 @@ class BucketLister:
         self._is_signed = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in _TRUE
 
     async def page(self, parameters: Mapping[str, str]) -> Page:
-        """One page. One request, and more while the service is busy or the connection breaks.
+        """Request a page. One request, and retries while the service is busy or connections break.
 
         Raises:
-            ListingFailed: it is refused, or does not come.
+            ListingFailed: the request is refused, or has no valid reply.
             NoCredentials: there are none.
         """
         for attempt in range(self._options.retries_max + 1):
@@ -182,7 +182,7 @@ class BucketLister:
             _close_all(self._idle)
 
     async def _ask(self, query: str) -> tuple[int, bytes]:
-        """Send one request from a thread; cancelling closes its connection."""
+        """Send one request from a thread. Cancelling closes its connection."""
         used: list[http.client.HTTPConnection] = []
         try:
             return await _in_daemon(lambda: self._exchange(query, used))
@@ -274,10 +274,10 @@ def _credentials_for(proxy: str) -> dict[str, str]:
 
 
 def parsed(body: bytes) -> Page:
-    """A reply to ListObjectsV2. Keys are decoded where the service encoded them.
+    """Parse a reply to ListObjectsV2. Decodes keys if the service encoded them. Pure.
 
     Raises:
-        ListingFailed: it is none, or says that more follows and not where.
+        ListingFailed: it is no listing, or is truncated without a continuation token.
     """
     try:
         return _page(_root(body))
@@ -311,13 +311,13 @@ def _page(root: ElementTree.Element) -> Page:
 
 
 def _root(body: bytes) -> ElementTree.Element:
-    """The root of a page, also of one with keys that XML cannot express.
+    """Return the root of a page, also of one with keys that XML cannot express.
 
-    A control character becomes a backslash and a number. No name of ours has one, so the key is
-    passed over.
+    A control character becomes a backslash and a number. No object name has one, so such a key is
+    skipped later.
 
     Raises:
-        ElementTree.ParseError: it is no page all the same.
+        ElementTree.ParseError: the body is still invalid.
     """
 
     def shown(found: re.Match[bytes]) -> bytes:
@@ -328,7 +328,7 @@ def _root(body: bytes) -> ElementTree.Element:
         return found[0] if is_allowed else b"\\x%02x" % number
 
     try:
-        return ElementTree.fromstring(body)  # noqa: S314 - of the service, which we trust
+        return ElementTree.fromstring(body)  # noqa: S314 - the service is trusted
     except ElementTree.ParseError:
         return ElementTree.fromstring(_CONTROL.sub(shown, body))  # noqa: S314 - as above
 
@@ -339,7 +339,7 @@ def _close_all(connections: list[http.client.HTTPConnection]) -> None:
 
 
 def _trouble(error: Exception) -> Trouble:
-    """What a failed exchange means."""
+    """Classify the error of a failed exchange. Pure."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return "expired" if error.verify_code in {9, 10} else "untrusted"  # X509_V_ERR_CERT_*
     if isinstance(error, ssl.SSLError) and error.reason in {
@@ -356,7 +356,7 @@ def _trouble(error: Exception) -> Trouble:
 
 
 def _break(connection: http.client.HTTPConnection) -> None:
-    """Wake the thread that waits on a connection."""
+    """Shut down a connection to wake the thread that waits on it."""
     sock: Any = connection.sock
     if sock is not None:
         with suppress(OSError):
@@ -364,7 +364,7 @@ def _break(connection: http.client.HTTPConnection) -> None:
 
 
 async def _in_daemon(call: Callable[[], ResultT]) -> ResultT:
-    """The call's result, from a thread that no exit waits for: a name server may be silent."""
+    """Run a call in a daemon thread, so that exit does not wait for a silent name server."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[ResultT] = loop.create_future()
 
@@ -392,23 +392,23 @@ async def _in_daemon(call: Callable[[], ResultT]) -> ResultT:
 Credentials = Callable[[], Credential]
 
 EXIT_WAIT_S: Final = 0.1
-"""A process that ends within milliseconds of its last request is aborted by obstore 0.12: its
-runtime calls back into an interpreter that is gone."""
+"""Seconds to wait at exit. obstore 0.12 aborts a process that ends within milliseconds of its last
+request, because its runtime calls into an interpreter that has ended."""
 
 _RUNTIME_PROCESS: list[int] = []
-"""The process in which the library's runtime began, once it has."""
+"""Id of the process in which the library's runtime started, if it has."""
 
 
 class Clients:
-    """The clients of one bucket: for reads, uploads, creates, single deletions, and listings.
+    """Clients of one bucket: for reads, uploads, creates, single deletions, and listings.
 
-    A create must not be repeated unseen: the second attempt would be refused by what the first one
-    left behind. To the library an upload stands still until its reply begins, so that a limit of
-    quiet time would end each one that takes longer.
+    The library must not retry a create: the object of the first attempt would refuse the second. It
+    sees no progress of an upload until the reply begins, so an idle timeout would end each longer
+    upload.
     """
 
     def __init__(self, bucket: str, options: S3Options, *, credentials: Credentials) -> None:
-        """Nothing is requested. Blocks where a profile or a file of certificates is read.
+        """Create the clients without a request. Blocking: may read a profile or certificates.
 
         Raises:
             ValueError: the endpoint of the environment is wrong.
@@ -433,15 +433,15 @@ class Clients:
         )
 
     def close(self) -> None:
-        """Drop connections that nothing else drops."""
+        """Close the connections of the listing client. The library closes its own."""
         self.lister.close()
 
 
 def begin_in_this_process() -> None:
-    """Note that the library's runtime is used here; refuse a forked child, which would hang.
+    """Record that this process uses the library's runtime. Refuse a forked child: it would hang.
 
     Raises:
-        OSError: one sentence says what to do.
+        OSError: this is a forked child; the text has the remedy.
     """
     if not _RUNTIME_PROCESS:
         _RUNTIME_PROCESS.append(os.getpid())
@@ -450,10 +450,10 @@ def begin_in_this_process() -> None:
 
 
 def check_process() -> None:
-    """Refuse a request in a child that was forked after the first one.
+    """Refuse a request in a child that was forked after the first request.
 
     Raises:
-        OSError: one sentence says what to do.
+        OSError: this is a forked child; the text has the remedy.
     """
     if _RUNTIME_PROCESS and _RUNTIME_PROCESS[0] != os.getpid():
         raise OSError(
@@ -473,17 +473,17 @@ def _wait_at_exit() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """How a bucket is reached."""
+    """Configuration of the access to a bucket."""
 
     bucket: str
     options: S3Options
     credentials: Credentials
     endpoint: str
     url: str
-    """Of the bucket."""
+    """URL of the bucket."""
     proxy: tuple[str, str]
     trusted: str
-    """Certificates (PEM), beside the system's."""
+    """Trusted certificates (PEM) in addition to the system's."""
     place: Place
 
     @classmethod
@@ -507,8 +507,8 @@ class _Reach:
     def client(self, retries_max: int, quiet_s_max: float | None = None, **more: object) -> S3Store:
         options = self.options
         config: dict[str, Any] = {
-            # The payload's checksum is verified by the server and stored beside it. It also stands
-            # in for the hash of a signed payload, which costs more than twice the CPU.
+            # The server verifies the payload's checksum and stores it. It also replaces the hash of
+            # a signed payload, which costs more than twice the CPU.
             "unsigned_payload": True,
             "virtual_hosted_style_request": options.virtual_hosted,
             "region": self.place.region,
@@ -555,10 +555,10 @@ class _Reach:
 
 
 def certificates_of(options: S3Options, environment: Mapping[str, str]) -> str:
-    """The certificates (PEM) that are trusted besides the system's. Blocks.
+    """Read the trusted certificates (PEM) in addition to the system's. Blocking.
 
     Raises:
-        OSError: EOPNOTSUPP, the file is none of certificates, or cannot be read.
+        OSError: EOPNOTSUPP if the file has no certificate or cannot be read.
     """
     name = options.ca_bundle or environment.get("AWS_CA_BUNDLE", "")
     if not name:
@@ -580,6 +580,6 @@ def certificates_of(options: S3Options, environment: Mapping[str, str]) -> str:
 
 
 def without_password(url: str) -> str:
-    """A URL without user and password. Pure."""
+    """Remove user and password from a URL. Pure."""
     scheme, mark, rest = url.partition("://")
     return f"{scheme}{mark}{rest.rpartition('@')[2]}"

@@ -1,6 +1,6 @@
 """Failed requests as the `OSError`s of a file system, and the credentials of requests.
 
-The only module that knows obstore's errors and boto3's.
+Only this module depends on the errors of obstore and boto3.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -25,20 +25,20 @@ from provider.object.errors import NoPlace
 
 
 REFRESH_S: Final = 300.0
-"""Age at which credentials are asked for again, in seconds. boto3 renews those that expire a
-quarter of an hour before they do; those of a file are read again."""
+"""Age in seconds at which credentials are read again. boto3 renews expiring credentials a quarter
+of an hour before they expire. Credentials of a file are read from it again."""
 _ID, _SECRET = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
 
 Credential = Mapping[str, Any]
-"""What obstore asks a provider for: key, secret, token and the time to ask again."""
+"""Result of obstore's credential providers: key, secret, token and the time of the next read."""
 
 
 class NoCredentials(PermissionError):
-    """No credentials were found, or what names them is wrong. Its text says what to set."""
+    """Credentials are missing, or their configuration is wrong. The text has the setting to fix."""
 
 
 class EnvironmentCredentials:
-    """The key pair of `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`. Its text has neither."""
+    """Key pair of `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`. The repr has neither."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         token = environment.get("AWS_SESSION_TOKEN") or environment.get("AWS_SECURITY_TOKEN")
@@ -53,32 +53,32 @@ class EnvironmentCredentials:
         return "<EnvironmentCredentials>"
 
     def __call__(self) -> Credential:
-        """The pair; it never expires."""
+        """Return the pair. It never expires."""
         return self._found
 
 
 class ChainCredentials:
     """Credentials of boto3's chain.
 
-    Those are profiles, SSO, assumed roles, `credential_process`, containers, web identity, and the
-    machine's role, which is waited for a second or two.
+    The chain has profiles, SSO, assumed roles, `credential_process`, containers, web identity, and
+    the machine's role, which takes a second or two.
 
     Safe to call from any thread. boto3 is imported at the first call.
     """
 
     def __init__(self) -> None:
-        """Nothing is read."""
+        """Read nothing yet."""
         self._lock = Lock()
         self._session: Any = None
         self._credentials: Any = None
         self.failure: NoCredentials | None = None
-        """Why the last call found none; None after one that did."""
+        """Error of the last call; None after a successful one."""
 
     def __repr__(self) -> str:
         return "<ChainCredentials>"
 
     def __call__(self) -> Credential:
-        """Credentials that are valid now. Blocks: files, programs, HTTP.
+        """Return credentials that are valid now. Blocking: files, programs, HTTP.
 
         Raises:
             NoCredentials: there are none, or a profile, role or token file is wrong.
@@ -99,18 +99,18 @@ class ChainCredentials:
 
     @property
     def source(self) -> str:
-        """Where the last credentials came from, as boto3 names it."""
+        """Source of the last credentials, by boto3's name."""
         return str(getattr(self._credentials, "method", "") or "boto3's chain")
 
     def region(self) -> str:
-        """The region of the profile; "" if it has none, or is not there. Blocks."""
+        """Return the region of the profile; "" if it has none or does not exist. Blocking."""
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - a tenth of a second
 
         with self._lock:
             try:
                 return str(self._opened().get_config_variable("region") or "")
             except BotoCoreError:
-                return ""  # the first request says what is wrong
+                return ""  # the first request reports the error
 
     def _opened(self) -> Any:  # noqa: ANN401 - botocore has no types
         if self._session is None:
@@ -131,7 +131,7 @@ class ChainCredentials:
 
         try:
             if not isinstance(self._credentials, RefreshableCredentials):
-                self._session = None  # a file may have other keys by now
+                self._session = None  # a file may have new keys
                 self._credentials = self._opened().get_credentials()
             if self._credentials is not None:
                 return self._credentials.get_frozen_credentials()
@@ -151,7 +151,7 @@ class ChainCredentials:
 
 
 def credentials_of(environment: Mapping[str, str]) -> "EnvironmentCredentials | ChainCredentials":
-    """The provider for this process. Nothing is read but the environment, nothing imported."""
+    """Return the credential provider of this process. Reads only the environment."""
     if environment.get(_ID) and environment.get(_SECRET):
         return EnvironmentCredentials(environment)
     return ChainCredentials()
@@ -181,22 +181,22 @@ Trouble = Literal[
     "broken",
     "odd",
 ]
-"""Why there was no reply: no credentials were found, the connection was refused, the host is
-unknown, the time ran out, a certificate is not trusted or not valid now, the port has no TLS, the
-connection broke; or the reply is no reply of S3."""
+"""Cause of a missing reply, in order: none, no credentials, connection refused, host unknown,
+timeout, certificate not trusted, certificate not valid now, port without TLS, connection broken,
+reply not of S3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What a sentence names."""
+    """Bucket and service, for error sentences."""
 
     endpoint: str
-    """Empty: AWS."""
+    """URL of the service; empty: AWS."""
     bucket: str
     region: str = ""
-    """Requests are signed for it."""
+    """Region that requests are signed for."""
     proxy: str = ""
-    """URL of the proxy in between."""
+    """URL of the proxy; empty: none."""
 
     def __str__(self) -> str:
         return f"bucket {self.bucket!r} at {self.endpoint or 'AWS S3'}"
@@ -204,16 +204,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A request that did not succeed."""
+    """Failed request."""
 
     status: int = 0
-    """Of HTTP; 0 without a reply."""
+    """HTTP status; 0 without a reply."""
     code: str = ""
     region: str = ""
-    """The region that the service names as right."""
+    """Region of the bucket, if the service reports it."""
     trouble: Trouble = ""
     said: str = field(default="", compare=False)
-    """One line of the service or the library, for people."""
+    """Line of text of the service or the library, for operators."""
 
 
 _NEVER_HERE: Final[Mapping[str, str]] = {
@@ -224,7 +224,7 @@ _NEVER_HERE: Final[Mapping[str, str]] = {
     "MethodNotAllowed": "this endpoint does not do that; check objectStoreEndpoint",
     "InvalidBucketName": "the bucket has a name that no bucket can have; check the URL of the tier",
 }
-"""Refusals that no waiting changes, and their cures."""
+"""Permanent refusals and their remedies, by code."""
 _FOR_NOW: Final[Mapping[str, str]] = {
     "ExpiredToken": "the session's token is over; renew it",
     "TokenRefreshRequired": "the session's token is over; renew it",
@@ -235,7 +235,7 @@ _FOR_NOW: Final[Mapping[str, str]] = {
     "SignatureDoesNotMatch": "the secret key is another one; check AWS_SECRET_ACCESS_KEY",
     "QuotaExceeded": "the quota is used up; raise it",
 }
-"""Refusals that may end without a change here, and what else ends them."""
+"""Refusals that may end by themselves, and their remedies, by code."""
 _REGION: Final = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 )
@@ -251,7 +251,7 @@ _PASSING: Final = frozenset(
         "XAmzContentSHA256Mismatch",
     }
 )
-"""Codes with a status of 400 or 403 of requests that broke on their way, or came too fast."""
+"""Codes with status 400 or 403 of requests that were damaged in transfer or came too fast."""
 _PASSING_STATUS: Final = frozenset({307, 408, 409, 425, 429, 499})
 
 
@@ -259,16 +259,16 @@ _PASSING_STATUS: Final = frozenset({307, 408, 409, 425, 429, 499})
 async def os_errors(
     path: str, place: Place, operation: Operation, total_s_max: float
 ) -> AsyncGenerator[None]:
-    """Give the block `total_s_max` seconds; failed requests leave as `OSError`s.
+    """Limit the block to `total_s_max` seconds, and translate failed requests into `OSError`s.
 
     Raises:
         NoPlace: there is no such bucket.
         FileNotFoundError: there is no such object.
-        FileExistsError: the condition of a write was refused for certain.
-        PermissionError: the service refuses the credentials, or what they ask for.
-        OSError: EOPNOTSUPP where the service refuses such requests for good. All else: what a
-            write did is unknown.
-        TimeoutError: nothing came in time; what a write did is unknown.
+        FileExistsError: the condition of a write was certainly refused.
+        PermissionError: the service refuses the credentials or their permissions.
+        OSError: EOPNOTSUPP if the service refuses such requests permanently. With any other number
+            the outcome of a write is unknown.
+        TimeoutError: no reply in time; the outcome of a write is unknown.
     """
     try:
         async with asyncio.timeout(total_s_max):
@@ -281,12 +281,12 @@ async def os_errors(
         ) from error
     except (BaseError, FileNotFoundError) as error:
         if isinstance(error, FileNotFoundError) and error.errno is not None:
-            raise  # ours, or Python's
+            raise  # already translated, or raised by Python
         raise failed(failure_of(str(error)), path, place, operation) from error
 
 
 def failed(failure: Failure, path: str, place: Place, operation: Operation) -> OSError:
-    """The `OSError` for a failed request. Pure."""
+    """Return the `OSError` for a failed request. Pure."""
     status, code = failure.status, failure.code
     if status == HTTPStatus.NOT_FOUND or code == "NoSuchBucket":
         if code == "NoSuchBucket" or operation in {"ListObjectsV2", "PutObject"}:
@@ -304,11 +304,11 @@ def failed(failure: Failure, path: str, place: Place, operation: Operation) -> O
     number, why = _reason(failure, place, operation)
     shown = " ".join(filter(None, (str(status or ""), code)))
     reason = f"{operation} in {place} failed: {why}{f' ({shown})' if shown else ''}"
-    return OSError(number, reason, path)  # Python makes the class that the number has
+    return OSError(number, reason, path)  # Python chooses the subclass by the number
 
 
 def _reason(failure: Failure, place: Place, operation: Operation) -> tuple[int, str]:
-    """Error number, and the reason with its cure. Pure."""
+    """Return the error number, and the reason with its remedy. Pure."""
     status, code = failure.status, failure.code
     said_why = failure.said or "it gives no reason"
     if failure.trouble:
@@ -322,7 +322,7 @@ def _reason(failure: Failure, place: Place, operation: Operation) -> tuple[int, 
     elif code in _FOR_NOW:
         found = errno.EACCES, _FOR_NOW[code]
     elif status == HTTPStatus.CONFLICT and operation == "PutObject":
-        # Another write was under way: nothing need be there now, or ever.
+        # Another write was under way: the object may not exist now, or ever.
         found = errno.EAGAIN, "S3 left open whether it wrote, for another write was under way"
     elif code in _PASSING or status in _PASSING_STATUS:
         found = errno.EAGAIN, f"it wants that request again: {said_why}"
@@ -380,7 +380,7 @@ def _unanswered(failure: Failure, place: Place) -> tuple[int, str]:
     return by_trouble.get(failure.trouble, broken)
 
 
-# What obstore says
+# Errors of obstore
 
 _DEBUG: Final = "\n\nDebug source:"
 _STATUS: Final = re.compile(r"^\s+status: (\d{3}),$", re.MULTILINE)
@@ -400,11 +400,11 @@ _TROUBLES: Final[tuple[tuple[re.Pattern[str], Trouble], ...]] = (
     (re.compile(r"^\s+(InvalidCertificate\(|CaUsedAsEndEntity)", re.MULTILINE), "untrusted"),
     (re.compile(r"^\s+InvalidContentType,$", re.MULTILINE), "plain"),
 )
-"""Lines of the library's structured account; text from elsewhere has no lines of its own in it."""
+"""Patterns of lines in the library's debug text. Foreign text in it has no lines of its own."""
 
 
 def failure_of(text: str) -> Failure:
-    """What failed, from the text of an obstore error: a sentence and a structured account. Pure."""
+    """Parse the text of an obstore error: a sentence and a structured debug text. Pure."""
     shown, _, debug = text.partition(_DEBUG)
     line = said(shown)
     if found := _STATUS.search(debug):
@@ -431,7 +431,7 @@ def _trouble(debug: str) -> Trouble:
 
 
 def reply_of(status: int, body: str) -> Failure:
-    """What failed, from a reply. Pure."""
+    """Parse a failed reply. Pure."""
     code, region, message = (one.search(body) for one in (_CODE, _OF_REGION, _MESSAGE))
     return Failure(
         status=status,
@@ -442,6 +442,6 @@ def reply_of(status: int, body: str) -> Failure:
 
 
 def said(text: str) -> str:
-    """What a service or a library says, in one short line without queries and headers. Pure."""
+    """Shorten the text of a service or a library to one line without query strings. Pure."""
     line = " ".join(re.sub(r"\?\S+", "?...", text).split())
     return line if len(line) <= SAID_CHARACTERS_MAX else f"{line[:SAID_CHARACTERS_MAX]}..."

@@ -1,4 +1,4 @@
-"""`S3FileSystem`: S3 as an fsspec file system whose conditions, ranges and deadlines hold."""
+"""S3 as an fsspec file system, with conditional writes, exact ranges and deadlines."""
 
 # ruff: noqa: ANN401 - as fsspec has it
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def parse(path: str) -> tuple[str, str]:
-    """Bucket and key; the key of a bucket itself is empty.
+    """Split a path into bucket and key. The key of a bucket itself is empty. Pure.
 
     Raises:
         FileNotFoundError: the path names no bucket.
@@ -48,15 +48,16 @@ def parse(path: str) -> tuple[str, str]:
 
 
 def directory_of(prefix: str) -> str:
-    """The part of a key's prefix that ends before its last slash: a client lists directories."""
+    """Return the part of a key's prefix before its last slash. Pure."""
     return prefix.rpartition("/")[0]
 
 
 def start_after(prefix: str, after: str) -> str:
-    """A key to start a listing after that misses none above `after` that begins with `prefix`.
+    """Return the key to start a listing after, so that no key above `after` is missed. Pure.
 
-    Some below come along; the caller leaves them out. The last character goes because there are
-    services (SeaweedFS 4) that pass over all keys in a directory that has the very name.
+    The listing may include keys at or below `after`, or without `prefix`, which the caller skips.
+    The last character is dropped because some services (SeaweedFS 4) skip all keys in a directory
+    of exactly this name.
     """
     return max(_without_last(prefix), _without_last(after))
 
@@ -66,7 +67,7 @@ def _without_last(key: str) -> str:
 
 
 def is_name(key: str) -> bool:
-    """Whether a key is a path of segments that a file system can have."""
+    """Whether a key is a valid path of a file system. Pure."""
     return not any(part in {"", ".", ".."} for part in key.split("/"))
 
 
@@ -75,7 +76,7 @@ Info = dict[str, Any]
 
 
 def payload(value: Part | Sequence[Part]) -> tuple[Any, int]:
-    """What the client is given, without a copy, and its length in bytes."""
+    """Return the argument of the client's upload, without a copy, and its length in bytes."""
     parts = (value,) if isinstance(value, bytes | bytearray | memoryview) else tuple(value)
     views = [memoryview(part).cast("B") for part in parts if len(part)]
     size_bytes = sum(view.nbytes for view in views)
@@ -85,7 +86,7 @@ def payload(value: Part | Sequence[Part]) -> tuple[Any, int]:
 
 
 def info_of(path: str, found: "ObjectMeta") -> Info:
-    """What fsspec says of a file; e-tag and time by the names that S3 has for them."""
+    """Return fsspec's info of a file, with e-tag and time under their names in S3. Pure."""
     kept: Mapping[str, Any] = found
     return {
         "name": path,
@@ -97,7 +98,7 @@ def info_of(path: str, found: "ObjectMeta") -> Info:
 
 
 def info_of_listed(bucket: str, found: "Listed") -> Info:
-    """What fsspec says of a file that was listed."""
+    """Return fsspec's info of a listed file. Pure."""
     return {
         "name": f"{bucket}/{found.key}",
         "size": found.size,
@@ -108,7 +109,7 @@ def info_of_listed(bucket: str, found: "Listed") -> Info:
 
 
 def directory(path: str) -> Info:
-    """What fsspec says of a directory: names have one before a slash, and S3 knows of none."""
+    """Return fsspec's info of a directory. S3 has none; names imply them. Pure."""
     return {"name": path, "size": 0, "type": "directory"}
 
 
@@ -116,16 +117,17 @@ def directory(path: str) -> Info:
 
 
 class WholeFile(AbstractBufferedFile):
-    """What `open` returns. A written file is kept in memory, and stored by one `pipe_file`.
+    """Result of `open`. A written file is buffered in memory and stored by one `pipe_file`.
 
-    So it appears whole when it is closed, or never. Mode `xb` stores it only if there is none.
+    The object therefore appears whole when the file is closed, or never. Mode `xb` is
+    create-if-absent.
     """
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return self.fs.cat_file(self.path, start, end)
 
     def _initiate_upload(self) -> None:
-        """Nothing is sent before the file is closed."""
+        """Send nothing before the file is closed."""
 
     def _upload_chunk(self, final: bool = False) -> bool:  # noqa: FBT001, FBT002 - fsspec's
         if not final:
@@ -140,21 +142,21 @@ class WholeFile(AbstractBufferedFile):
 
 PROTOCOL: Final = "tieredstore-s3"
 PAGE_ENTRIES: Final = 1000
-"""Entries of a listing, and names of a deletion, that one request has at most."""
+"""Most entries of a listing, and names of a deletion, in one request."""
 DELETES_AT_ONCE: Final = 16
 STREAM_BYTES: Final = 4 << 20
 PUT_BYTES_MAX: Final = 64 << 20
-"""Longest unconditional upload in one request; longer ones are sent in parts of so many bytes."""
+"""Longest unconditional upload in one request, in bytes. Longer ones use parts of this length."""
 
 
 class S3FileSystem(AsyncFileSystem):
-    """The objects of S3 as files: `bucket/key`.
+    """File system of the objects of S3, with paths `bucket/key`.
 
     Safe to use from many tasks, and from several event loops one after the other. A child that was
-    forked after the first request is refused with one sentence: start processes by `spawn`.
+    forked after the first request is refused: start processes by `spawn`.
 
     Errors are `OSError`s: `FileNotFoundError`, `FileExistsError`, `PermissionError`,
-    `TimeoutError`, and others where the outcome is unknown. None holds a credential. Cancelling
+    `TimeoutError`, and others if the outcome is unknown. No error contains a credential. Cancelling
     a call leaves the file system usable; a write may then have landed, or land later.
     """
 
@@ -174,14 +176,15 @@ class S3FileSystem(AsyncFileSystem):
         use_listings_cache: bool = False,
         **options: Any,
     ) -> None:
-        """`options` are the fields of `S3Options`. No request.
+        """Create a file system without a request. `options` are the fields of `S3Options`.
 
-        `credentials` is a credential provider of obstore, a callable that does not await; None
-        takes boto3's chain.
+        `credentials` is a synchronous credential provider of obstore. None: the key pair of the
+        environment, else boto3's chain.
 
         Raises:
             TypeError: there is no such option.
-            ValueError: an option or the environment's endpoint is wrong, or listings would be kept.
+            ValueError: an option or the environment's endpoint is wrong, or `use_listings_cache` is
+                true.
         """
         if use_listings_cache:
             raise ValueError("listings of S3 are never kept: other writers change them")
@@ -207,7 +210,7 @@ class S3FileSystem(AsyncFileSystem):
         return f"<S3FileSystem: {self.options.endpoint or 'AWS'}>"
 
     async def close(self) -> None:
-        """Drop the connections. Requests under way end by themselves. Idempotent."""
+        """Close the connections. Requests under way complete. Idempotent."""
         for clients in self._clients.values():
             clients.close()
         self._clients.clear()
@@ -223,9 +226,9 @@ class S3FileSystem(AsyncFileSystem):
         if_match: str = "",
         **odd: object,
     ) -> str:
-        """Store the bytes, or the joined buffers; returns the object's e-tag. One request.
+        """Store the bytes or the joined buffers. Return the object's e-tag. One request.
 
-        `mode="create"` stores only if there is no such object, `if_match` only over that e-tag.
+        `mode="create"` stores only if the object is absent; `if_match` only if it has that e-tag.
         Both are tried once, in one request of any length.
 
         Raises:
@@ -279,15 +282,15 @@ class S3FileSystem(AsyncFileSystem):
     async def _cat_buffer(
         self, path: str, start: int | None = None, end: int | None = None
     ) -> memoryview:
-        """The bytes `[start, end)` as far as there are any, without a copy. One request.
+        """Read the bytes `[start, end)` within the object, without a copy. One request.
 
-        A negative number counts from the object's end, at one request more.
+        A negative number counts from the object's end and costs one more request.
         """
         if min(start or 0, end or 0) < 0:
             start, end, _ = slice(start, end).indices((await self._object(path))["size"])
         begin = start or 0
         if end is not None and end <= begin:
-            await self._object(path)  # it must be there
+            await self._object(path)  # raises if it is absent
             return memoryview(b"")
         try:
             async with self._call(path, "GetObject") as (clients, key):
@@ -327,7 +330,9 @@ class S3FileSystem(AsyncFileSystem):
         return directory(path)
 
     async def _object(self, path: str) -> Info:
-        """What is there. One request, and one more if nothing is: a HEAD cannot say what lacks.
+        """Return the info of an object. One request, and a second one if it is absent.
+
+        The second request distinguishes a missing bucket from a missing object, which HEAD cannot.
 
         Raises:
             FileNotFoundError: there is no such object; NoPlace if there is no such bucket.
@@ -363,7 +368,7 @@ class S3FileSystem(AsyncFileSystem):
         return entries if detail else [entry["name"] for entry in entries]
 
     async def _directories(self, path: str) -> list[str]:
-        """Paths of what has objects below it, directly below `path`; [] if nothing has."""
+        """List the directories with objects directly below `path`; [] if there are none."""
         bucket, key = parse(str(self._strip_protocol(path)).rstrip("/"))
         return [
             f"{bucket}/{one[:-1]}"
@@ -394,10 +399,10 @@ class S3FileSystem(AsyncFileSystem):
         return by_name if options.get("detail") else list(by_name)
 
     async def _list_after(self, prefix: str, after: str) -> AsyncIterator[PathPage]:
-        """Objects whose path begins with `prefix` and sorts after `after`.
+        """Yield pages of objects whose path begins with `prefix` and sorts after `after`.
 
-        Pages as the service sends them, one request for each, in its order: that of the names,
-        but for services that sort by directory.
+        Costs one request for each page. The order is that of the service: by name, except for
+        services that sort by directory.
         """
         bucket = parse(prefix)[0]
         async for page in self._pages(prefix, after):
@@ -418,10 +423,10 @@ class S3FileSystem(AsyncFileSystem):
     async def _raw_pages(
         self, path: str, prefix: str, *, start: str = "", delimiter: str = ""
     ) -> AsyncIterator[Page]:
-        """Replies to one listing, keys as they are, in the order of the service.
+        """Yield the replies to one listing, with unchanged keys, in the order of the service.
 
         Raises:
-            OSError: EOPNOTSUPP where a page has no or an earlier page's token for the next one.
+            OSError: EOPNOTSUPP if a page has no token, or an earlier page's token, for the next.
         """
         parameters = {"list-type": "2", "max-keys": str(PAGE_ENTRIES), "prefix": prefix}
         parameters |= {"start-after": start} if start else {}
@@ -451,7 +456,7 @@ class S3FileSystem(AsyncFileSystem):
     # Deleting
 
     async def _rm_file(self, path: str, **odd: object) -> None:
-        """Delete one object by a DELETE of its own."""
+        """Delete one object by a single DELETE."""
         del odd
         async with self._call(path, "DeleteObject") as (clients, key):
             await clients.deleting.delete_async(key)
@@ -470,10 +475,11 @@ class S3FileSystem(AsyncFileSystem):
             raise error
 
     async def _rm_objects(self, paths: Sequence[str]) -> list[tuple[str, OSError]]:
-        """Delete objects; returns those that failed, with why. What is not there is no failure.
+        """Delete objects. Return those that failed, with their errors. Absent objects do not fail.
 
-        One request for 1,000. Where such a request fails, which says nothing about each of its
-        names, one more for each name; where only such requests fail, no more of them are made.
+        Costs one request for 1,000 objects. If such a request fails, which reports no single names,
+        costs one more for each name. If a service supports only single deletions, later calls use
+        them at once.
         """
         by_bucket: dict[str, list[str]] = {}
         for path in paths:
@@ -525,7 +531,7 @@ class S3FileSystem(AsyncFileSystem):
 
     @asynccontextmanager
     async def _call(self, path: str, operation: Operation) -> AsyncGenerator[tuple[Clients, str]]:
-        """The clients of a path's bucket and its key, with a slot, a deadline and our errors."""
+        """Yield the clients of a path's bucket and its key, within a slot and `os_errors`."""
         check_process()
         bucket, key = parse(str(self._strip_protocol(path)))
         clients = self._clients.get(bucket)
@@ -542,12 +548,12 @@ class S3FileSystem(AsyncFileSystem):
                 raise
 
     async def _connect(self, bucket: str) -> Clients:
-        """Make the clients of a bucket in a thread, for that may read files."""
+        """Create the clients of a bucket in a thread, because that may read files."""
         made = await asyncio.to_thread(Clients, bucket, self.options, credentials=self._credentials)
         return self._clients.setdefault(bucket, made)
 
     def _forget(self, bucket: str, refused: Clients) -> None:
-        """Let the next call ask for credentials: those that were refused may have been renewed."""
+        """Drop the clients after a refusal, so that the next call reads renewed credentials."""
         if isinstance(self._credentials, ChainCredentials) and (
             self._clients.get(bucket) is refused
         ):

@@ -1,4 +1,4 @@
-"""Where an S3 lies, how patient its client is, and what must hold before a request is signed."""
+"""Options of S3: endpoint, region, proxy, timeouts, and the validation of endpoints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from urllib.parse import urlsplit
 MIB: Final = 1 << 20
 
 ENCRYPTIONS: Final = ("", "AES256", "aws:kms", "aws:kms:dsse")
-"""Values of `server_side_encryption`: none, with keys of S3, with keys of KMS."""
+"""Values of `server_side_encryption`: none, keys of S3, keys of KMS, two layers of KMS."""
 CHECKSUMS: Final = ("CRC64NVME", "SHA256", "")
-"""Values of `upload_checksum`; the last one sends none."""
+"""Values of `upload_checksum`; empty: no checksum."""
 NEVER_PROXIED: Final = "localhost,127.0.0.0/8,::1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
-    """Everything that an `S3FileSystem` may be told, but for credentials.
+    """Options of an `S3FileSystem`, without credentials.
 
-    Those come from boto3's chain (`errors.py`) or from a credential provider; never from an
-    option.
+    Credentials come from the environment, boto3's chain (`errors.py`) or a credential provider,
+    never from an option.
 
     Raises:
-        ValueError: says in one sentence what is wrong.
+        ValueError: an option is wrong; the text has the reason.
     """
 
     endpoint: str = ""
@@ -39,32 +39,32 @@ class S3Options:
     requester_pays: bool = False
     """Whether requests accept that their caller is billed."""
     upload_checksum: str = "CRC64NVME"
-    """One of `CHECKSUMS`: the service verifies it, and stores it beside the object."""
+    """Checksum that the service verifies and stores with the object; see `CHECKSUMS`."""
     ca_bundle: str = ""
-    """File of certificates (PEM) that are trusted besides the system's; empty takes
+    """File of trusted certificates (PEM) in addition to the system's; empty takes
     `AWS_CA_BUNDLE`."""
     proxy: str = ""
     """URL of an HTTP proxy; empty takes `HTTPS_PROXY` or `HTTP_PROXY`, by the endpoint. Hosts of
     `NO_PROXY` and loopback are reached without one."""
     server_side_encryption: str = ""
-    """One of `ENCRYPTIONS`; every created object asks for it."""
+    """Encryption that every upload requests; see `ENCRYPTIONS`."""
     kms_key_id: str = ""
     """Key of `aws:kms`; empty takes the account's own."""
     connections_max: int = 64
-    """Requests under way at once; the next ones wait."""
+    """Concurrent requests. Further ones wait."""
     attempt_s_max: float = 60.0
-    """Longest that one request takes, in seconds, from connecting to the last byte of its reply."""
+    """Timeout of one request in seconds, from connecting to the last byte of its reply."""
     quiet_s_max: float = 20.0
-    """Longest that a connection, or the reply to anything but an upload, stands still, in seconds;
-    of an upload only its whole time is known."""
+    """Idle timeout in seconds, of connecting and of the reply to any request except an upload.
+    Progress of an upload is unknown, so it has only `attempt_s_max`."""
     total_s_max: float = 120.0
-    """Longest that a call takes with all its attempts and the wait for a connection, in seconds."""
+    """Timeout of a call in seconds, with all its attempts and the wait for a connection."""
     retries_max: int = 5
-    """Attempts beside the first, of calls that change nothing or may be repeated."""
+    """Most retries of idempotent calls."""
     retry_s_min: float = 0.1
-    """Pause before the first of them, about, in seconds; each further one doubles it."""
+    """Approximate pause before the first retry, in seconds. Each further retry doubles it."""
     object_bytes_max: int = 5 << 30
-    """Longest object that is uploaded, in bytes; S3 takes 5 GiB in one request."""
+    """Longest uploaded object, in bytes. S3 accepts 5 GiB in one request."""
 
     def __post_init__(self) -> None:
         if self.server_side_encryption not in ENCRYPTIONS:
@@ -90,10 +90,10 @@ class S3Options:
 
 
 def check_endpoint(endpoint: str, *, allow_http: bool) -> None:
-    """Refuse what is no endpoint, holds credentials, or would carry signatures in the clear.
+    """Refuse an endpoint that is malformed, has credentials, or would send signatures in clear.
 
     Raises:
-        ValueError: says in one sentence what is wrong, without what may be a secret.
+        ValueError: the text has the reason, without possible secrets.
     """
     parts = urlsplit(endpoint)
     shown = f"{parts.scheme}://{parts.hostname}"
@@ -114,7 +114,7 @@ def check_endpoint(endpoint: str, *, allow_http: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host of a URL is this machine, as its name or address says."""
+    """Whether a host of a URL is this machine, by its name or address. Pure."""
     if host == "localhost":
         return True
     try:
@@ -124,10 +124,10 @@ def is_loopback(host: str) -> bool:
 
 
 def endpoint_of(options: S3Options, environment: Mapping[str, str]) -> str:
-    """The endpoint that requests go to; empty is AWS's own.
+    """Return the endpoint of requests; empty: AWS's own. Pure.
 
     Raises:
-        ValueError: the one of the environment is wrong, as `check_endpoint`.
+        ValueError: the endpoint of the environment is wrong, as `check_endpoint`.
     """
     if options.endpoint:
         return options.endpoint
@@ -139,13 +139,13 @@ def endpoint_of(options: S3Options, environment: Mapping[str, str]) -> str:
 
 
 def region_of(options: S3Options, environment: Mapping[str, str]) -> str:
-    """The region that requests are signed for; empty where only a profile may say it."""
+    """Return the region that requests are signed for; empty: unknown without a profile. Pure."""
     names = ("AWS_REGION", "AWS_DEFAULT_REGION")
     return options.region or next((environment[one] for one in names if environment.get(one)), "")
 
 
 def bucket_url(endpoint: str, region: str, bucket: str, *, virtual_hosted: bool) -> str:
-    """The URL of a bucket, without a slash at its end."""
+    """Return the URL of a bucket, without a final slash. Pure."""
     scheme, _, host = (
         (endpoint or f"https://s3.{region}.amazonaws.com").rstrip("/").partition("://")
     )
@@ -153,7 +153,7 @@ def bucket_url(endpoint: str, region: str, bucket: str, *, virtual_hosted: bool)
 
 
 def proxy_of(options: S3Options, endpoint: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """URL of the proxy for an endpoint, "" for none, and the hosts that are reached without it."""
+    """Return the URL of the proxy for an endpoint, "" for none, and the hosts to reach directly."""
     by_scheme = request.getproxies_environment()
     scheme = urlsplit(endpoint).scheme or "https"
     found = options.proxy or by_scheme.get(scheme) or by_scheme.get("all", "")
@@ -162,7 +162,7 @@ def proxy_of(options: S3Options, endpoint: str, environment: Mapping[str, str]) 
 
 
 def proxy_for(url: str, proxy: str, excluded: str) -> str:
-    """The proxy for a URL, "" for none; loopback never has one. Pure."""
+    """Return the proxy for a URL, "" for none. Loopback never has one. Pure."""
     host = urlsplit(url).hostname or ""
     bypass: Any = vars(request)["proxy_bypass_environment"]  # not in the stubs, but documented
     if is_loopback(host) or bypass(host, {"no": excluded}):

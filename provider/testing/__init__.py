@@ -1,1 +1,1 @@
-"""The ports' promises as test classes, and storage that fails on purpose. Needs pytest."""
+"""Promises of the ports as test classes, a store in memory, faults, and a clock. Needs pytest."""

@@ -1,25 +1,25 @@
-"""A store that fails the way storage does, and the same way for the same seed.
+"""Store with injected faults of real storage, reproducible by seed.
 
-Fault model (what everything above must survive); each is chosen per verb and name prefix, and
+Fault model, which all code above must survive. Each fault is chosen per verb and name prefix, and
 strikes with a probability or at the n-th matching call:
 
 - `refused`: the call fails with `Unavailable`, nothing happened.
 - `lost_reply`: the call takes effect, then fails with `Unavailable`.
-- `late`: the call fails with `Unavailable`, and takes effect when the test says `land_late()`.
-- `delayed`: the call takes `delay_s` of the clock longer, then goes on as usual.
+- `late`: the call fails with `Unavailable`, and takes effect when the test calls `land_late()`.
+- `delayed`: the call takes `delay_s` of the clock longer, then continues.
 - `slow_reply`: the call takes effect, and its reply takes `delay_s` of the clock longer.
-- `stalled`: the call waits for the event `released`, then goes on as usual.
+- `stalled`: the call waits for the event `released`, then continues.
 - `short`: some bytes of an `append` land, from its beginning, then it fails with `Unavailable`.
-- `bit_flip`: one bit of each buffer that a read returns is wrong, and nothing says so.
+- `bit_flip`: one bit of each buffer that a read returns is wrong, without an error.
 - `crash_before`, `crash_torn`, `crash_after`: the process dies before, in the middle of (`append`
-  only) or after the call. It and every later call raises `Crashed`; nothing of them lands. What
-  the dead process held is let go by `close` (or `MemoryStore.kill`), which the test calls.
+  only) or after the call. It and every later call raises `Crashed`, and no later call lands. The
+  test releases the locks of the dead process by `close` (or `MemoryStore.kill`).
 - `full`: while set, `create` and `append` fail with `Unavailable`; nothing happens.
 - `read_only`: while set, `create`, `append` and `delete` fail with `Denied`; nothing happens.
 
 Every call yields to the loop once before its effect and once after, so that a cancellation can
 strike at both. Out of scope, because no provider may do it: a torn or replaced `create`, a short
-read, an acknowledged write that is lost, a listing that lacks an acknowledged object.
+read, a lost acknowledged write, a listing without an acknowledged object.
 """
 
 import asyncio
@@ -55,28 +55,28 @@ _READS = frozenset({"read", "read_many"})
 
 
 class Crashed(Exception):
-    """The process is dead. Not a `StoreError`: nothing may settle it but a new process."""
+    """Death of the process. Not a `StoreError`: only a new process may settle its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One way to fail, and when."""
+    """Fault with its kind and the calls that it strikes."""
 
     kind: Kind
     verb: str = ""
-    """Strikes this verb only; "" is every verb (to which the kind applies)."""
+    """Verb to strike; "": every verb to which the kind applies."""
     prefix: str = ""
-    """Strikes calls that touch a name which starts so."""
+    """Prefix of a name that a struck call must use."""
     probability: float = 1.0
-    """Of striking a matching call."""
+    """Probability of striking a matching call."""
     calls: Sequence[int] = ()
-    """Strikes exactly these of the matching calls, counted from 1, such as `range(7, 10**9)` for
-    all from the 7th on; empty is any."""
+    """Matching calls to strike, counted from 1, such as `range(7, 10**9)` for all from the 7th on;
+    empty: any."""
     delay_s: float = 0.0
-    """For `delayed` and `slow_reply`: how much longer the call takes, in seconds of the clock."""
+    """Additional time of `delayed` and `slow_reply`, in seconds of the clock."""
 
     def applies_to(self, verb: str, names: Sequence[str]) -> bool:
-        """Whether a call is of the kind that this can strike."""
+        """Whether this fault can strike a call."""
         if self.kind in {"short", "crash_torn"} and verb != "append":
             return False
         if self.kind == "bit_flip" and verb not in _READS:
@@ -87,10 +87,10 @@ class Fault:
 
 
 class FaultyObjectStore(ForwardingStore):
-    """Wrap a store; `faults`, `full` and `read_only` may be changed while a test runs.
+    """Wrapper that injects faults. `faults`, `full` and `read_only` may change during a test.
 
-    `calls` counts calls by verb, struck ones too; `items` their objects, ranges or pieces; `bytes`
-    what they asked to write, or were given to read. `struck` counts faults by kind.
+    `calls` counts calls by verb, struck ones included; `items` their objects, ranges or pieces;
+    `bytes` the bytes to write or read. `struck` counts faults by kind.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class FaultyObjectStore(ForwardingStore):
         self.read_only = False
         self.crashed = False
         self.released = asyncio.Event()
-        """Set it to let stalled calls go on."""
+        """Event that releases stalled calls."""
         self._rng = rng or Random(0)
         self._clock = clock or SystemClock()
         self._faults = tuple(faults)
@@ -123,7 +123,7 @@ class FaultyObjectStore(ForwardingStore):
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What may strike; replacing it begins counting matching calls anew."""
+        """Active faults. Assigning them resets the counts of matching calls."""
         return self._faults
 
     @faults.setter
@@ -132,14 +132,14 @@ class FaultyObjectStore(ForwardingStore):
         self._matched.clear()
 
     async def land_late(self) -> None:
-        """Let what was `late` take effect now, in the order of the calls; its errors are lost."""
+        """Run the effects of `late` calls now, in the order of the calls. Their errors are lost."""
         landing, self._late = self._late, []
         for _, effect in landing:
             with suppress(StoreError):
                 await effect()
 
     async def _land_before(self, verb: str, names: Collection[str]) -> None:
-        """Let late calls of a verb to these files take effect, before the next one does (P12)."""
+        """Run the effects of late calls of a verb on these files before the next one (P12)."""
         wanted = {(verb, name) for name in names}
         landing = [one for one in self._late if not one[0].isdisjoint(wanted)]
         self._late = [one for one in self._late if one not in landing]
@@ -174,7 +174,7 @@ class FaultyObjectStore(ForwardingStore):
         return found
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Remove objects; `ObjectStore.delete`."""
+        """Delete objects; `ObjectStore.delete`."""
         await self._land_before("delete", names)
         await super().delete(names)
 
@@ -192,11 +192,11 @@ class FaultyObjectStore(ForwardingStore):
         )
 
     async def close(self) -> None:
-        """Close the wrapped store. Never fails; closes even what crashed, so a test can tidy up."""
+        """Close the wrapped store, also after a crash, so that a test can clean up."""
         await super().close()
 
     def _strikes(self, verb: str, names: Sequence[str]) -> dict[str, Fault]:
-        """Which faults strike this call, by kind; each matching one has counted it."""
+        """Return the faults that strike this call, by kind. Each matching fault counts the call."""
         struck: dict[str, Fault] = {}
         for index, fault in enumerate(self._faults):
             if not fault.applies_to(verb, names or [""]):
@@ -219,9 +219,9 @@ class FaultyObjectStore(ForwardingStore):
         part: Callable[[], Awaitable[None]] | None = None,
         spoil: Callable[[Result], Result] | None = None,
     ) -> Result:
-        """Strike a call, or let it through.
+        """Strike a call, or forward it.
 
-        `part` is the effect of a call that is torn; `spoil` makes a result with wrong bits.
+        `part` is the effect of a torn call; `spoil` flips bits of a result.
         """
         self.calls[verb] += 1
         self.items[verb] += len(names)
@@ -257,7 +257,7 @@ class FaultyObjectStore(ForwardingStore):
         return result
 
     async def _reply(self, path: str, strikes: dict[str, Fault]) -> None:
-        """Let the reply take its time, which a process may not live to see."""
+        """Delay the reply of a slow call. The process may crash meanwhile."""
         if "slow_reply" in strikes:
             await self._clock.sleep(strikes["slow_reply"].delay_s)
             self._alive(path)
@@ -282,7 +282,7 @@ class FaultyObjectStore(ForwardingStore):
 
 
 def torn(appends: Sequence[Append], size_bytes: int) -> list[Append]:
-    """The first `size_bytes` bytes of a round; pieces that get none are left out. Pure."""
+    """Return the first `size_bytes` bytes of a round, without empty pieces. Pure."""
     pieces: list[Append] = []
     for piece in appends:
         data = b"".join(piece.buffers)[:size_bytes]
@@ -293,7 +293,7 @@ def torn(appends: Sequence[Append], size_bytes: int) -> list[Append]:
 
 
 def flipped(data: Buffer, rng: Random) -> bytes:
-    """A copy with one random bit wrong; no bytes stay no bytes."""
+    """Copy data with one random bit flipped. Empty data stay empty."""
     wrong = bytearray(data)
     if wrong:
         wrong[rng.randrange(len(wrong))] ^= 1 << rng.randrange(8)

@@ -1,4 +1,4 @@
-"""The promises of `FileSegments` as tests; what keeps segments in another way can run them."""
+"""Promises of `FileSegments` as tests, for any implementation."""
 
 # ruff: noqa: D102, ARG002 - test names are the sentences; a fixture may need another to be made
 
@@ -11,13 +11,13 @@ from provider.ranges import ByteRange
 
 
 async def content(store: ObjectStore, placement: Placement, length: int) -> bytes:
-    """The bytes at a placement."""
+    """Read the bytes at a placement."""
     start = placement.object_offset
     return bytes(await store.read(placement.object_name, ByteRange(start, start + length)))
 
 
 class FileSegmentsContract:
-    """Every test here holds for everything that keeps file segments."""
+    """Tests of every implementation of file segments."""
 
     @pytest.fixture
     def store(self) -> ObjectStore:
@@ -110,7 +110,7 @@ class FileSegmentsContract:
 
 
 class PackedSegmentsContract(FileSegmentsContract):
-    """What holds beyond that where the slices of a round share one new object."""
+    """Additional tests if the slices of a round share one new object."""
 
     async def test_a_round_is_one_object_however_many_slices_it_has(
         self, store: ObjectStore, segments: FileSegments
@@ -130,7 +130,7 @@ class PackedSegmentsContract(FileSegmentsContract):
 
 
 class InPlaceSegmentsContract(FileSegmentsContract):
-    """What holds beyond that where a segment is one object that grows."""
+    """Additional tests if a segment is one object that grows."""
 
     async def test_lost_published_bytes_are_an_error(self, segments: FileSegments) -> None:
         await segments.write([SegmentSlice("s", 0, (b"abc",))])

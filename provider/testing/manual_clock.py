@@ -1,4 +1,4 @@
-"""A clock that a test moves by hand."""
+"""Clock that a test advances."""
 
 import asyncio
 import heapq
@@ -6,7 +6,7 @@ import itertools
 
 
 class ManualClock:
-    """A clock that a test moves by hand: `sleep` returns when `advance` has passed its end."""
+    """Clock that a test advances: `sleep` returns when `advance` has passed its end."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._started_ms = now_ms
@@ -19,7 +19,7 @@ class ManualClock:
 
     @property
     def sleeping(self) -> int:
-        """How many tasks wait for this clock."""
+        """Number of tasks that wait for this clock."""
         return len(self._sleepers)
 
     def now_ms(self) -> int:
@@ -47,7 +47,7 @@ class ManualClock:
             raise
 
     async def advance(self, seconds: float) -> None:
-        """Move time forward, waking each sleeper at its own moment and letting it run."""
+        """Advance the time. Wakes each sleeper at its own time and runs it."""
         end_s = self._elapsed_s + seconds
         while self._sleepers and self._sleepers[0][0] <= end_s:
             due_s, _, woken = heapq.heappop(self._sleepers)
@@ -59,9 +59,9 @@ class ManualClock:
 
 
 async def settle(turns: int = 20) -> None:
-    """Let every task that can run do so, up to `turns` times; for tests that own time.
+    """Run every task that can run, up to `turns` times, for tests with a `ManualClock`.
 
-    Ends where no other task can run: further turns would wake this one alone.
+    Ends when no other task can run: further turns would only wake this one.
     """
     ready = getattr(asyncio.get_running_loop(), "_ready", None)  # asyncio's own loops have it
     for _ in range(turns):

@@ -1,4 +1,4 @@
-"""A store in memory: the reference model of both ports' promises, and the fastest test double."""
+"""Store in memory: the reference model of both ports' promises, and the fastest test double."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -10,7 +10,7 @@ from provider.ranges import ByteRange
 
 
 class MemoryObjects:
-    """What the clients of one memory have in common."""
+    """State that the clients of one memory share."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytearray] = {}
@@ -18,11 +18,11 @@ class MemoryObjects:
 
 
 class MemoryStore:
-    """An `AppendingStore` in a dict. Every verb takes effect at once, without yielding.
+    """`AppendingStore` in a dict. Every verb takes effect at once, without yielding.
 
-    `another_client` gives a second store over the same objects, as a second process would have;
-    `kill` ends a client as `kill -9` ends a process. Nothing survives the last client. Memory:
-    the bytes of its objects.
+    `another_client` returns a second store over the same objects, like that of a second process.
+    `kill` ends a client as `kill -9` ends a process. Nothing survives the last client. Memory: the
+    bytes of its objects.
     """
 
     def __init__(self, shared: MemoryObjects | None = None) -> None:
@@ -35,13 +35,13 @@ class MemoryStore:
         return f"<MemoryStore {len(self._shared.objects)} objects, {size_bytes} bytes>"
 
     def another_client(self) -> Self:
-        """A store of its own over the same objects."""
+        """Return another store over the same objects."""
         return type(self)(self._shared)
 
     def kill(self) -> None:
-        """Die: nothing of this client can land any more, and what it holds is free.
+        """End this client like a dead process: no call lands any more, and its locks are free.
 
-        Later calls raise `Closed`; a caller that still runs plays the dead process's part.
+        Later calls raise `Closed`. A caller that still runs acts as the dead process.
         """
         self._end = "this client was killed"
         for present in self._shared.present.values():
@@ -56,7 +56,7 @@ class MemoryStore:
         self._shared.objects[name] = bytearray(b"".join(buffers))
 
     async def replace(self, name: str, buffers: Sequence[Buffer]) -> None:
-        """Store an object anew; `ReplacingStore.replace`."""
+        """Replace an object; `ReplacingStore.replace`."""
         self._check(name)
         self._shared.objects[name] = bytearray(b"".join(buffers))
 
@@ -78,14 +78,14 @@ class MemoryStore:
         return [await self.read(name, part) for name, part in wanted]
 
     async def size(self, name: str) -> int:
-        """The object's length in bytes; `ObjectStore.size`."""
+        """Return the object's length in bytes; `ObjectStore.size`."""
         self._check(name)
         if name not in self._shared.objects:
             raise NotFound("there is no such object", name)
         return len(self._shared.objects[name])
 
     async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
-        """Objects by name; `ObjectStore.list`."""
+        """List objects by name; `ObjectStore.list`."""
         self._check()
         check_prefix(prefix)
         objects = self._shared.objects
@@ -100,7 +100,7 @@ class MemoryStore:
             self._begun.discard(name)
 
     async def append(self, appends: Sequence[Append]) -> None:
-        """Write every piece at its position; `AppendingStore.append`. All of it or nothing."""
+        """Write every piece at its position, or none; `AppendingStore.append`."""
         self._check(*(piece.name for piece in appends))
         objects = self._shared.objects
         ends: dict[str, int] = {}
@@ -132,7 +132,7 @@ class MemoryStore:
         return present == [self]
 
     async def close(self) -> None:
-        """Let go of what is held. Idempotent; the objects stay for the other clients."""
+        """Release the registrations. Idempotent. The objects stay for the other clients."""
         if not self._end:
             self.kill()
             self._end = "the store was closed"

@@ -1,4 +1,4 @@
-"""The promises of `ObjectStore` and `AppendingStore` as tests; an outside store can run them.
+"""Promises of `ObjectStore` and `AppendingStore` as tests, for any implementation.
 
 Subclass, override the `store` fixture, and let pytest (asyncio mode "auto") collect it. A store
 may add tests, never remove one.
@@ -33,12 +33,12 @@ BAD_NAMES = [
 
 
 async def names_of(store: ObjectStore, prefix: str, after: str = "") -> list[str]:
-    """The names that a listing gives, in its order."""
+    """Return the names of a listing, in its order."""
     return [entry.name for entry in await store.list(prefix, after=after)]
 
 
 class ObjectStoreContract:
-    """Every test here holds for every store."""
+    """Tests of every store."""
 
     @pytest.fixture
     def store(self) -> ObjectStore:
@@ -208,7 +208,7 @@ class ObjectStoreContract:
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-            with suppress(AlreadyExists):  # it landed before we did
+            with suppress(AlreadyExists):  # the cancelled call has landed
                 await store.create(name, [body])
             assert bytes(await store.read(name)) == body
 
@@ -230,7 +230,7 @@ class ObjectStoreContract:
 
 
 class ReplacingStoreContract(ObjectStoreContract):
-    """Also what holds for a store whose owner may store an object anew."""
+    """Tests of every store whose objects can be replaced."""
 
     @pytest.fixture
     def store(self) -> ReplacingStore:
@@ -249,7 +249,7 @@ class ReplacingStoreContract(ObjectStoreContract):
 
 
 class AppendingStoreContract(ObjectStoreContract):
-    """What holds beyond that where objects can grow."""
+    """Additional tests of every store whose objects can grow."""
 
     @pytest.fixture
     def store(self) -> AppendingStore:
@@ -370,7 +370,7 @@ class AppendingStoreContract(ObjectStoreContract):
 
 
 class SharedStoreContract:
-    """What holds between two stores over one storage; `store` and `other` are fixtures."""
+    """Tests of two stores over one storage; `store` and `other` are fixtures."""
 
     @pytest.fixture
     def store(self) -> AppendingStore:
