@@ -51,12 +51,16 @@ class ObjectEntry:
 
     @property
     def modified_ms(self) -> int | None:
-        """Time of the last write in Unix ms; None if unknown."""
+        """Time of the last write in Unix ms; None if unknown, or no time since 1970."""
         told = self.modified
         if not told:
             return None
-        moment = datetime.fromisoformat(told) if isinstance(told, str) else told
-        return int(1000 * (moment.timestamp() if isinstance(moment, datetime) else moment))
+        try:
+            moment = datetime.fromisoformat(told) if isinstance(told, str) else told
+            unix_s = moment.timestamp() if isinstance(moment, datetime) else moment
+        except (ValueError, OverflowError):
+            return None
+        return int(1000 * unix_s) if unix_s > 0 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The probe of a storage, beside an owner whose upkeep deletes old probes."""
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -41,6 +42,33 @@ class Swept(MemoryStore):
     async def delete(self, names) -> None:
         await self._request()
         await super().delete(names)
+
+
+class Dated(MemoryStore):
+    """Tells one time of all objects."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__()
+        self.told = told
+
+    async def list(self, prefix, *, after=""):
+        return [replace(one, modified=self.told) for one in await super().list(prefix, after=after)]
+
+
+@pytest.mark.parametrize(
+    ("told", "wanted"),
+    [
+        ("2026-01-01T00:00:00.000Z", 1_767_225_600_000),
+        ("Thu, 01 Jan 2026 00:00:00 GMT", None),
+        ("0001-01-01T00:00:00Z", None),
+        ("", None),
+    ],
+    ids=["as S3 writes it", "no such form", "zero", "none"],
+)
+async def test_a_time_that_the_storage_does_not_tell_is_not_believed(
+    told: str, wanted: int | None
+) -> None:
+    assert await probe(Dated(told), rng=Random(1)) == wanted
 
 
 @pytest.mark.parametrize("moment", range(REQUESTS))
