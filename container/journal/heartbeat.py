@@ -22,7 +22,7 @@ from provider.errors import AlreadyExists, Corrupt, NotFound, StoreError
 from provider.object_store import ObjectStore
 
 RETRIES_PER_INTERVAL = 6
-"""A failed sign is retried after this fraction of the interval."""
+"""Retries of a failed sign within one interval."""
 END_S_MAX = 5.0
 """Limit, in seconds, for the sign of a clean end."""
 LOOKS_PER_LEASE = 3
@@ -166,7 +166,7 @@ class OwnerWatch:
     async def _has_ended(self) -> bool:
         try:
             return await _owner_in(self._store, SignName(self._epoch, None)) == self._owner
-        except NotFound:  # deleted by a newer owner, whose entry tells
+        except NotFound:  # deleted by a newer owner, whose entry shows it
             return False
 
     async def _newest_entry(self) -> Seen:

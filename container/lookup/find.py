@@ -274,7 +274,8 @@ async def find_messages(
     segment is not searched.
 
     Raises:
-        Unavailable, OutOfRange: retry later. OutOfRange: a manifest is lost.
+        Unavailable: retry later.
+        OutOfRange: a manifest is lost.
     """
     known = known or KnownCoverage()
     for _ in range(LOOKS_MAX - 1):

@@ -32,8 +32,7 @@ class FlatTrim:
     kept: tuple[ManifestRef, ...]
     """Manifests that stay unchanged."""
     shortened: tuple[ManifestRef, tuple[Segment, ...]] | None
-    """Manifest before those of which only some segments remain, with these segments. It needs a
-    replacement."""
+    """Manifest before those that loses some segments, with the rest. It needs a replacement."""
     freed: tuple[str, ...]
     """Removed manifests, including the shortened one, and own files of segments."""
     bytes: int

@@ -49,9 +49,9 @@ class Leaps:
     def run_from(self, place: int) -> NDArray[np.int64]:
         """Return starts and sizes of adjacent records, the first of which is at `place`.
 
-        The result is the beginning of what a scan from `place` finds. It is empty if `place` holds
-        no record. The first call costs some 80 ns for a record of 300 bytes. Later calls use its
-        result.
+        They are the first records that a scan from `place` finds. The result is empty if `place`
+        holds no record. The first call costs some 80 ns for a record of 300 bytes. Later calls use
+        its result.
         """
         if self._found is None:
             self._found = self._find(place)

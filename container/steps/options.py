@@ -37,7 +37,7 @@ class UpkeepOptions:
     tombstones_per_step_max: int = 1000
     """Objects that one run deletes."""
     orphan_queues_per_step_max: int = 200
-    """Queues whose directories one run lists in search of orphans."""
+    """Limit of queue directories that one run lists in search of orphans."""
     extents_max: int = 64
     """Small extents of an open segment, on a store of parts. More are merged at once."""
     merge_fan: int = 16

@@ -154,7 +154,7 @@ class PendingDeletions:
 
     @asynccontextmanager
     async def begun(self, names: Collection[str]) -> AsyncGenerator[None]:
-        """Begin files of these names within the block. They are not deleted meanwhile.
+        """Begin files of these names within the block, where nothing deletes them.
 
         Waits for deletions of them in flight. Raises as `wait_for`.
         """

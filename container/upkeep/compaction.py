@@ -304,7 +304,7 @@ def plan_compaction(state: TierState, limits: CompactionLimits, *, now_ms: int) 
 
 @dataclass(slots=True)
 class Compaction:
-    """Single compaction by an owner. The steps that it uses do not run meanwhile."""
+    """Single compaction by an owner. The steps that it uses are paused."""
 
     tier: OwnedTier
     repacking: RepackStep | None

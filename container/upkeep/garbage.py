@@ -304,7 +304,7 @@ class PartsStep(Step):
         self._found = 0
 
     async def step(self) -> None:
-        """Count references if required, bury failed parts, and search after a snapshot.
+        """Count references if required, add tombstones to failed parts, search after a snapshot.
 
         Raises:
             Unavailable, OutOfRange: a manifest cannot be read now. The next run continues.

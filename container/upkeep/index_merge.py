@@ -48,7 +48,7 @@ class MergeRules:
     period_ms: int | None
     """Length of a period. None if nothing expires: all time is one period."""
     closed_before_ms: int
-    """End of the last closed period, Unix ms. Closed periods get no more files."""
+    """Unix ms. Periods that ended before it are closed: they get no more files."""
 
     def files_max(self, items: int, periods: int) -> int:
         """Upper bound of the files left of a number of items in a number of periods.

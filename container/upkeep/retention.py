@@ -66,7 +66,7 @@ class RetentionStep(Step):
         self._grown: dict[str, None] = {}
         """Topics that have changed since the last check of their size, if it is limited."""
         self._hours: dict[str, int] = {}
-        """The tier's `topic_hours` behind the present due times."""
+        """The tier's `topic_hours` that the present due times are based on."""
         self._left_some = False
         self._messages = 0
         self._bytes = 0
