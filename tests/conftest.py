@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 WEED = Path(sys.executable).with_name("weed")
 OURS = ["tieredstore", "dispatcher", "fetcher", "container", "provider"]
+import_module("prometheus_client")
+"""It reads files when it is imported first, and an opening imports it on the loop's thread."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
