@@ -50,7 +50,7 @@ HALTED = frozenset({QueueState.STOPPED, QueueState.REFUSED, QueueState.DAMAGED})
 
 
 class HotQueueState(Enum):
-    """Whether a queue of the hot log can be tiered."""
+    """State of a queue of the hot log, for tiering."""
 
     READY = "ready"
     REFUSED = "refused"

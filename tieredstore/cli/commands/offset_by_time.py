@@ -55,7 +55,7 @@ def command(
     java_metadata: Path | None,
     as_json: bool,
 ) -> None:
-    """Print the offset of QUEUE of TOPIC that the broker's time MOMENT stands for.
+    """Print the offset of QUEUE of TOPIC at the time MOMENT of the broker.
 
     MOMENT is 2026-11-21T12:00:00Z, -2h (s, m, h, d or w before now) or Unix milliseconds, in UTC
     without a time zone. `read TOPIC QUEUE --offset N` reads from there.
