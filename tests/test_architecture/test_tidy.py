@@ -1,8 +1,10 @@
 """House rules, checked: a rule that nothing checks is a wish."""
 
 import ast
+import io
 import re
 import subprocess
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,16 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 DUMPS = {"utils", "util", "common", "helpers", "misc"}
 ASKS_PATHLIB = re.compile(r"(?<!\bentry)(?<!\babove)\.(exists|is_dir|is_file)\(")
 """From Python 3.14 on these say False for any error; an entry of a listing still raises."""
+NO_START = re.compile(
+    r"(what|who|whom|whose|which|how|where|when|that|one|those|nobody|somebody|whoever|says)\b",
+    re.IGNORECASE,
+)
+"""A docstring starts with a noun phrase or an imperative verb."""
+NO_WORD = re.compile(
+    r"\b(nobody|somebody|whoever|anew|such a one|that which|by what|is told|stands for|"
+    r"lets?\b[^.]{0,40}\bbe)\b",
+    re.IGNORECASE,
+)
 UNFINISHED = ("TO" + "DO", "FIX" + "ME", "X" + "XX", "NotImplemented" + "Error")
 
 
@@ -53,6 +65,50 @@ def faults_of(path: Path) -> Iterator[str]:
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > sizes.FUNCTION_LINES_MAX:
                 yield f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("package", sizes.PACKAGES)
+def test_prose_uses_standard_terms(package: str) -> None:
+    paths = [path for path in SOURCES if name_of(path).startswith(f"{package}/")]
+    assert paths
+    assert [f"{name_of(path)}:{fault}" for path in paths for fault in faults_of_prose(path)] == []
+
+
+def test_each_fault_of_prose_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "prose.py"
+    path.write_text(
+        '"""Whether it runs."""\n\nA = 1\n"""What A is."""\nB = "nobody"  # somebody\'s\n\n\n'
+        'def is_it() -> bool:\n    """Whether it is; the caller is\n    told.\n    """\n'
+    )
+    assert list(faults_of_prose(path)) == [
+        "1: starts with 'Whether', and is no predicate",
+        "4: starts with 'What'",
+        "9: has 'is told'",
+        "5: has 'somebody'",
+    ]
+
+
+def faults_of_prose(path: Path) -> Iterator[str]:
+    """Refused words of docstrings, then those of comments."""
+    text = path.read_text()
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield from faults_of_doc(node.lineno, " ".join(str(node.value.value).split()))
+        if isinstance(node, ast.Module | ast.ClassDef):
+            doc = ast.get_docstring(node) or ""
+            if doc.startswith("Whether"):
+                yield f"{node.body[0].lineno}: starts with 'Whether', and is no predicate"
+    if NO_WORD.search(text):  # tokens cost more than the tree
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield from faults_of_doc(token.start[0], token.string)
+
+
+def faults_of_doc(line: int, doc: str) -> Iterator[str]:
+    if found := NO_START.match(doc):
+        yield f"{line}: starts with {found[0]!r}"
+    yield from (f"{line}: has {found[0]!r}" for found in NO_WORD.finditer(doc))
 
 
 def test_what_is_large_is_a_list_of_warnings(tmp_path: Path) -> None:
