@@ -1,5 +1,6 @@
 """Messages that may not be tiered yet: each has a number, a reason, and an end of its wait."""
 
+import os
 import subprocess
 import sys
 import time
@@ -209,20 +210,33 @@ async def test_units_count_where_all_replicas_acknowledge_or_the_broker_stopped_
     assert (await seen_of(log)).max_offset == 3
 
 
-@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize(
+    ("is_running", "started_ms_ago", "counted"),
+    [(True, 120_000, (2, 0)), (True, 0, (1, 1)), (False, 120_000, (1, 1))],
+    ids=["running", "started again", "crashed"],
+)
 async def test_the_time_of_a_broker_that_crashed_ends_with_its_last_write(
-    tmp_path: Path, logs: list[RocketMqHotLog], *, is_running: bool
+    tmp_path: Path,
+    logs: list[RocketMqHotLog],
+    *,
+    is_running: bool,
+    started_ms_ago: int,
+    counted: tuple[int, int],
 ) -> None:
     now_ms = int(time.time() * 1000)
     broker = FakeBroker(tmp_path / "store", now_ms=now_ms - 60_000)
     broker.put("A", 0)
     broker.now_ms = now_ms - 1000
     broker.put("A", 0)
+    started_s = (now_ms - started_ms_ago) / 1000
+    os.utime(broker.directory / "abort", (started_s, started_s))
     clock = ManualClock(now_ms + 3600_000)
     with lock_held(broker.directory / "lock") if is_running else nullcontext():
         log = await follow(broker, clock, logs, replicated=True, unconfirmed_s_max=22.0)
+        await seen_of(log)
+        await clock.advance(60)
         seen = await seen_of(log)
-    assert (seen.max_offset, seen.waiting) == ((2, 0) if is_running else (1, 1))
+    assert (seen.max_offset, seen.waiting) == counted
 
 
 async def test_a_waiting_message_is_behind_and_as_old_as_it_is(

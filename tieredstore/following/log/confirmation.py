@@ -40,7 +40,8 @@ def confirmed_now(
     """Read the confirm offset, and how long the broker has been able to drop a silent replica.
 
     A broker that was stopped cleanly sent all that it had to its replicas. One that crashed no
-    longer drops any: its time ended with its last write.
+    longer drops any: its time ended with its last write. A broker that was started again has not
+    compared its log with the new master's before it appends: until then its time stands still.
 
     Args:
         files: reads the checkpoint.
@@ -61,6 +62,8 @@ def confirmed_now(
         return Confirmed(position, FOREVER_MS)
     if not _is_locked(layout.lock):
         now_ms = min(now_ms, max(last_ms, _last_write_ms(layout)))
+    elif last_ms < _started_ms(layout):
+        now_ms = min(now_ms, last_ms)
     return Confirmed(position, now_ms - int(hold_s * 1000))
 
 
@@ -80,6 +83,16 @@ def _is_locked(path: Path) -> bool:
         return True
     finally:
         os.close(descriptor)
+
+
+def _started_ms(layout: StoreLayout) -> int:
+    """Return when the broker was started, Unix ms: each start writes `abort`. 0 if it is gone."""
+    try:
+        return int(layout.abort.stat().st_mtime * 1000)
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise translated(error, layout.abort) from error
 
 
 def _last_write_ms(layout: StoreLayout) -> int:
