@@ -62,9 +62,14 @@ def store_on(clock: Clock, config: Config) -> FsspecStore:
 
 @asynccontextmanager
 async def tiering(
-    hot: UniformHotLog, store: FsspecStore, clock: Clock, config: Config
+    hot: UniformHotLog,
+    store: FsspecStore,
+    clock: Clock,
+    config: Config,
+    *,
+    shows_life: bool = False,
 ) -> AsyncIterator[TieredDispatcher]:
-    """An owner with all that it does in the background, as a follower has it."""
+    """An owner with all that it does in the background; signs of life cost apart."""
     rng = Random(1)
     tier = await Tier.own(
         store,
@@ -90,8 +95,9 @@ async def tiering(
             group.create_task(
                 watch_ownership(tier.journal, clock=clock, interval_s=config.owner_check_s)
             ),
-            group.create_task(heartbeat.run()),
         ]
+        if shows_life:
+            tasks.append(group.create_task(heartbeat.run()))
         yield dispatcher
         await dispatcher.close()
         await tier.close()
@@ -201,7 +207,7 @@ def test_an_idle_owner_makes_the_requests_of_its_signs_of_life_and_of_its_looks(
         clock = SimulatedClock()
         store = store_on(clock, config)
         hot = UniformHotLog(clock, 2, body_bytes=100)
-        async with tiering(hot, store, clock, config) as dispatcher:
+        async with tiering(hot, store, clock, config, shows_life=True) as dispatcher:
             for queue in hot.ends:
                 hot.extend(queue, 10)
             await dispatcher.drain()

@@ -217,7 +217,7 @@ async def undisturbed(history: Run) -> Run:
     second = await run.life(2, BURSTS)
     assert second.error is None
     await run.finish()
-    assert run.copied_bytes > history.copied_bytes + 8_000
+    assert run.copied_bytes > 8_000, "the second life copies, too"
     return run
 
 

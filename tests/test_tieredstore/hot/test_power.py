@@ -235,7 +235,7 @@ def test_a_retention_that_does_not_sync_is_caught(name: str, tmp_path: Path) -> 
     real = getattr(owner, method)
 
     def mutant(*arguments: Any) -> None:
-        with patch(f"tieredstore.hot.{sync}", lambda *_: None):
+        with patch(f"tieredstore.hot.log.{sync}", lambda *_: None):
             real(*arguments)
 
     for seed in range(30):
