@@ -1,13 +1,13 @@
 """Options of an export, and the comparison with those of an earlier run."""
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
+from container.lookup.coverage import merged, without
 from container.metadata.records import Queue
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
@@ -266,35 +266,17 @@ def gone_of(tasks: Iterable[Told]) -> list[Gone]:
 
 
 def _gone_of_queue(tasks: Sequence[Told]) -> Iterator[tuple[int, int, str]]:
-    spans = sorted(
+    read = merged(
         span
         for task in tasks
         if task.read is not None
-        for span in _without(*task.read, sorted(one[:2] for one in task.gone))
+        for span in without([task.read], (one[:2] for one in task.gone))
     )
-    read: list[Span] = []
-    for low, high in spans:
-        if read and low <= read[-1][1]:
-            read[-1] = read[-1][0], max(read[-1][1], high)
-        else:
-            read.append((low, high))
     at = 0
     for first, end, cause in sorted(one for task in tasks for one in task.gone):
-        for low, high in _without(max(first, at), end, read):
+        for low, high in without([(max(first, at), end)], read):
             yield low, high, cause
         at = max(at, end)
-
-
-def _without(first: int, end: int, others: Sequence[Span]) -> Iterator[Span]:
-    """The parts of a span that are in none of others, which are in order."""
-    for low, high in others[max(bisect_right(others, (first, first)) - 1, 0) :]:
-        if low >= end:
-            break
-        if first < low:
-            yield first, low
-        first = max(first, high)
-    if first < end:
-        yield first, end
 
 
 def gone(queues: Iterable[Queue], reached: Mapping[QueueId, Reached]) -> list[Gone]:
