@@ -189,15 +189,26 @@ def progress_bar(title: str) -> Generator[Show | None]:
 
 
 @contextmanager
+def bytes_progress(title: str) -> Generator[Callable[[int, int], None]]:
+    """A bar over bytes; takes those done, and the total."""
+    with progress_bar(title) as show:
+
+        def move(done: int, total: int) -> None:
+            if show is not None:
+                show(done, total, f"{size_text(done)} of {size_text(total)}")
+
+        yield move
+
+
+@contextmanager
 def bytes_bar(title: str, total: int) -> Generator[Callable[[int], None]]:
     """A bar over `total` bytes; takes the bytes done since the last call."""
-    with progress_bar(title) as show:
+    with bytes_progress(title) as move:
         done = 0
 
         def add(count: int) -> None:
             nonlocal done
             done += count
-            if show is not None:
-                show(done, total, f"{size_text(done)} of {size_text(total)}")
+            move(done, total)
 
         yield add

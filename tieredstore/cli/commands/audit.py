@@ -9,9 +9,9 @@ import click
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.jobs import engine_of, engine_options
 from tieredstore.cli.output import (
+    bytes_progress,
     count_text,
     printable,
-    progress_bar,
     size_text,
     write_json,
     write_table,
@@ -48,19 +48,14 @@ def command(
     """
     job = import_job("tieredstore.offline.jobs.audit")
     config = invocation.load_config()
-    with engine_of(engine, processes) as workers, progress_bar("auditing") as show:
-
-        def told(done: int, total: int) -> None:
-            if show is not None:
-                show(done, total, f"{size_text(done)} of {size_text(total)}")
-
+    with engine_of(engine, processes) as workers, bytes_progress("auditing") as move:
         report: AuditReport = job.audit(
             config,
             workers,
             split_bytes=split_bytes,
             bodies=bodies,
             java_metadata=java_metadata,
-            progress=told,
+            progress=move,
         )
     with suppress(BrokenPipeError):
         if as_json:

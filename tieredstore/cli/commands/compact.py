@@ -18,9 +18,9 @@ from tieredstore.cli.invocation import (
 )
 from tieredstore.cli.output import (
     Row,
+    bytes_progress,
     count_text,
     printable,
-    progress_bar,
     size_text,
     time_text,
     write_json,
@@ -82,12 +82,7 @@ def command(
     could not be read, or not be deleted.
     """
     config = existing_tier(invocation.load_config())
-    with progress_bar("compacting") as show:
-
-        def told(done: int, total: int) -> None:
-            if show is not None:
-                show(done, total, f"{size_text(done)} of {size_text(total)}")
-
+    with bytes_progress("compacting") as move:
         report = asyncio.run(
             compact(
                 config,
@@ -97,7 +92,7 @@ def command(
                 jobs_max=jobs,
                 dry_run=dry_run,
                 take_over=take_over,
-                progress=told,
+                progress=move,
             )
         )
     with suppress(BrokenPipeError):

@@ -9,7 +9,7 @@ import click
 
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.jobs import engine_of, engine_options
-from tieredstore.cli.output import count_text, progress_bar, size_text, write_json, write_table
+from tieredstore.cli.output import bytes_progress, count_text, size_text, write_json, write_table
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import counted
@@ -63,14 +63,9 @@ def command(
         job = partial(import_job("tieredstore.offline.jobs.rebuild_metadata").remake, known=known)
     else:
         job = import_job("tieredstore.offline.jobs.rebuild_files").restore
-    with engine_of(engine, processes) as workers, progress_bar("rebuilding") as show:
-
-        def told(done: int, total: int) -> None:
-            if show is not None:
-                show(done, total, f"{size_text(done)} of {size_text(total)}")
-
+    with engine_of(engine, processes) as workers, bytes_progress("rebuilding") as move:
         report: RebuildReport = job(
-            config, workers, split_bytes=split_bytes, dry_run=dry_run, progress=told
+            config, workers, split_bytes=split_bytes, dry_run=dry_run, progress=move
         )
     with suppress(BrokenPipeError):
         if as_json:
