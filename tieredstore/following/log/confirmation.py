@@ -62,7 +62,7 @@ def confirmed_now(
         return Confirmed(position, FOREVER_MS)
     if not _is_locked(layout.lock):
         now_ms = min(now_ms, max(last_ms, _last_write_ms(layout)))
-    elif last_ms < _started_ms(layout):
+    elif last_ms < _written_ms(layout.abort):  # which each start writes
         now_ms = min(now_ms, last_ms)
     return Confirmed(position, now_ms - int(hold_s * 1000))
 
@@ -85,22 +85,14 @@ def _is_locked(path: Path) -> bool:
         os.close(descriptor)
 
 
-def _started_ms(layout: StoreLayout) -> int:
-    """Return when the broker was started, Unix ms: each start writes `abort`. 0 if it is gone."""
-    try:
-        return int(layout.abort.stat().st_mtime * 1000)
-    except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise translated(error, layout.abort) from error
-
-
 def _last_write_ms(layout: StoreLayout) -> int:
     """Return when the newest CommitLog file was last written, Unix ms; 0 if there is none."""
     run = scan_runs(layout.commit_logs)
-    if not run.bases:
-        return 0
-    path = run.path_of(run.bases[-1])
+    return _written_ms(run.path_of(run.bases[-1])) if run.bases else 0
+
+
+def _written_ms(path: Path) -> int:
+    """Return when a file was last written, Unix ms; 0 if it is gone."""
     try:
         return int(path.stat().st_mtime * 1000)
     except FileNotFoundError:
