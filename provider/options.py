@@ -104,8 +104,6 @@ class DiskCacheOptions:
     """Most files. Each takes `ENTRY_BYTES` of memory."""
     pause_s: float = 60.0
     """Seconds without writes after a failed write, such as on a full disk."""
-    wait_s_min: float = 0.02
-    """Shortest bound of a wait for the disk, in seconds."""
     temporary_age_s_min: float = 3600.0
     """Age in seconds from which on temporary files of dead writers are removed."""
 

@@ -24,7 +24,7 @@ from container.record.properties import (
     unsigned,
 )
 
-_ALIKE_CELLS_MAX = 1 << 18
+_CELLS_MAX = 1 << 18
 """Characters processed at once, so that they and all derived arrays fit into the cache."""
 _ALIKE_MIN = 8
 """Minimum of messages of one length for processing in columns."""
@@ -33,7 +33,7 @@ _POWERS_KEPT_MAX = 64
 _LOW_END = ord(KEY_SEPARATOR) + 1
 _ASCII_END = 0x80
 _FACTOR = 31
-_NAME_END, _ALIKE_PAIR_END = NAME_END.encode(), PAIR_END.encode()
+_NAME_END, _PAIR_END = NAME_END.encode(), PAIR_END.encode()
 
 assert all(ord(one) < _LOW_END for one in (NAME_END, PAIR_END)), "separators are told by `<`"
 
@@ -68,7 +68,7 @@ def keys_of_alike(
             odd.append(np.flatnonzero(lengths == length))
             continue
         same = np.arange(len(lengths)) if len(kinds) == 1 else np.flatnonzero(lengths == length)
-        step = max(1, _ALIKE_CELLS_MAX // length)
+        step = max(1, _CELLS_MAX // length)
         for part in (same[at : at + step] for at in range(0, len(same), step)):
             cells = values_at(data, f"V{length}", properties.starts[part]).view(np.uint8)
             hashes = _alike_hashes(cells.reshape(len(part), length), before)
@@ -107,22 +107,22 @@ def _alike_hashes(cells: NDArray[np.uint8], before: int) -> NDArray[np.uint32] |
 def _names(raw: bytes) -> Iterator[tuple[int, int]]:
     """Positions of the names of properties."""
     at = 0
-    for piece in raw.split(_ALIKE_PAIR_END):
+    for piece in raw.split(_PAIR_END):
         name, mark, _ = piece.partition(_NAME_END)
         if mark:
             yield at, at + len(name)
-        at += len(piece) + len(_ALIKE_PAIR_END)
+        at += len(piece) + len(_PAIR_END)
 
 
 def _key_spans(raw: bytes) -> Iterator[tuple[int, int]]:
     """Positions of a message's keys: UNIQ_KEY, then KEYS. The last non-empty values count."""
     values: dict[bytes, tuple[int, bytes]] = {}
     at = 0
-    for piece in raw.split(_ALIKE_PAIR_END):
+    for piece in raw.split(_PAIR_END):
         name, mark, value = piece.partition(_NAME_END)
         if value:
             values[name] = at + len(name) + len(mark), value
-        at += len(piece) + len(_ALIKE_PAIR_END)
+        at += len(piece) + len(_PAIR_END)
     start, value = values.get(UNIQ_KEY.encode(), (0, b""))
     if value:
         yield start, start + len(value)
@@ -143,13 +143,10 @@ def powers_of_factor(length: int) -> NDArray[np.uint32]:
     return found
 
 
-_PAIR_END = PAIR_END.encode()
 _PAIR_END_BYTE = ord(PAIR_END)
 _BLANK_BYTE = ord(" ")
 _KEYS_BEGIN = f"{KEYS}{NAME_END}".encode()
 _UNIQ_BEGIN = f"{UNIQ_KEY}{NAME_END}".encode()
-_CELLS_MAX = 1 << 18
-"""Characters hashed at once: some MiB of memory."""
 FEW_MESSAGES = 16
 """Below this number, messages are processed one by one, at some 5 us each. Columns cost at least
 150 us."""

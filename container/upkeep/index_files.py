@@ -328,8 +328,8 @@ class IndexStep(Step):
                 container, QueueOffset(at), QueueOffset(end), bytes_max=bytes_max
             )
             left -= len(found.data) + 1
-            sound = 0
-            for first, last in _runs(found.offsets):
+            sound, runs = 0, _runs(found.offsets)
+            for first, last in runs:
                 rows = slice(first, last)
                 items = items_of_records(
                     found.data,
@@ -346,7 +346,6 @@ class IndexStep(Step):
                 taken = self._keys.take(queue, begin, begin + last - first, keys)
                 self._caught_up += (last - first) * taken
             if sound < found.end - at:
-                runs = _runs(found.offsets)
                 sound_spans = [
                     (int(found.offsets[a]), int(found.offsets[b - 1]) + 1) for a, b in runs
                 ]

@@ -239,15 +239,10 @@ class BucketLister:
         return f"{self._url if absolute else parts.path or '/'}?{query}"
 
     def _connection(self) -> http.client.HTTPConnection:
-        parts, timeout_s = (
-            urlsplit(self._url),
-            min(self._options.quiet_s_max, self._options.attempt_s_max),
-        )
-        proxy = urlsplit(self._proxy)
-        host, port = (
-            (proxy if self._proxy else parts).hostname or "",
-            (proxy if self._proxy else parts).port,
-        )
+        parts = urlsplit(self._url)
+        timeout_s = min(self._options.quiet_s_max, self._options.attempt_s_max)
+        peer = urlsplit(self._proxy) if self._proxy else parts
+        host, port = peer.hostname or "", peer.port
         if parts.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=timeout_s)
         connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self._tls())

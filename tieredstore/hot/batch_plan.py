@@ -33,8 +33,8 @@ from tieredstore.hot.encoding import (
 )
 from tieredstore.hot.options import HotWriteOptions
 
-_pack_length_one = Struct(">h").pack
-_pack_unit_one = ConsumeQueueUnit.LAYOUT.pack
+_pack_length = Struct(">h").pack
+_pack_unit = ConsumeQueueUnit.LAYOUT.pack
 
 
 class OnePlan(NamedTuple):
@@ -105,8 +105,8 @@ def _plan_one(
     )  # fmt: skip
     return OnePlan(
         queue,
-        b"".join((fixed, body, topic_part, _pack_length_one(text_bytes), text)),
-        _pack_unit_one(end, size, tag_code),
+        b"".join((fixed, body, topic_part, _pack_length(text_bytes), text)),
+        _pack_unit(end, size, tag_code),
         Appended(offset, end, size, now_ms),
     )
 
@@ -128,8 +128,6 @@ def _common(topic: str, queue_id: int, sys_flag: int, born_host: Host, store_hos
     return (queue, layout.fixed.pack, magic, sys_flag, *places, shape.topic_part, beside)
 
 
-_pack_length = Struct(">h").pack
-_pack_unit = ConsumeQueueUnit.LAYOUT.pack
 _join_pair = NAME_END.join
 _RECORD_END = b"\0" + PAIR_END.encode()
 """Separator of joined properties.
