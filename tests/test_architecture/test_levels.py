@@ -1,6 +1,7 @@
 """Each test is in exactly one level of tests, and those that scale are in every one."""
 
 import itertools
+import json
 import re
 from pathlib import Path
 
@@ -122,6 +123,21 @@ def test_the_part_of_what_takes_minutes_has_tests() -> None:
 def test_make_test_starts_tens_of_commands_as_processes() -> None:
     processes = [one for one in decorators_of_tests() if "mark.process" in one]
     assert len([one for one in processes if not re.search(r"mark\.(slow|s3)\b", one)]) >= 20
+
+
+FULL_PACKAGES = r"(?:pandas|pyiceberg|pyspark)\b"
+"""Packages that `make test` does not install."""
+IMPORTS = re.compile(rf"^[ ]*(?:import|from) {FULL_PACKAGES}", re.MULTILINE)
+DOCSTRINGS = re.compile(r'""".*?"""', re.DOTALL)
+
+
+def test_the_types_of_make_test_need_no_package_of_make_test_full() -> None:
+    ignored = json.loads((ROOT / "pyrightbase.json").read_text())["ignore"]
+    left_out = {path for pattern in ignored for path in ROOT.glob(pattern)}
+    files = [path for room in ("tieredstore", "tests") for path in (ROOT / room).rglob("*.py")]
+    wanting = {path for path in files if IMPORTS.search(DOCSTRINGS.sub("", path.read_text()))}
+    assert wanting
+    assert [path for path in wanting if not left_out & {path, *path.parents}] == []
 
 
 def test_what_is_tried_of_the_wheel_is_there() -> None:
