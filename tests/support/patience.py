@@ -42,7 +42,8 @@ class Patience:
     """One wait: `look` now and then; it fails if nothing moved for `STALL_S_MAX` seconds.
 
     Something moved if `marks()` is another value than before, or if the processes `pids` used
-    more than `BUSY_SHARE` of a core since the last move.
+    more than `BUSY_SHARE` of a core since the last move, or if one of them or of their children
+    ended: what it had used is gone then, and whoever it leaves behind gets as long again.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class Patience:
         still_s = self._now_s() - self._moved_s
         if still_s < STALL_S_MAX:
             return
-        if self._cpu_s() - self._used_s > BUSY_SHARE * still_s:
+        used_s = self._cpu_s() - self._used_s
+        if used_s < 0 or used_s > BUSY_SHARE * still_s:
             self._move()
             return
         text = self._otherwise if isinstance(self._otherwise, str) else self._otherwise()

@@ -82,6 +82,13 @@ def test_a_process_that_works_moves_and_one_that_only_polls_does_not() -> None:
         world.pass_time(STALL_S_MAX, used_s=BUSY_SHARE * STALL_S_MAX / 2)
 
 
+def test_a_process_that_ends_is_a_move_and_what_it_leaves_behind_is_waited_for_once() -> None:
+    world = World()
+    world.pass_time(STALL_S_MAX + 1, used_s=-world.used_s)
+    with pytest.raises(AssertionError):
+        world.pass_time(STALL_S_MAX)
+
+
 def test_the_work_of_children_is_the_work_of_their_parent() -> None:
     command = ["sh", "-c", f'"{sys.executable}" -c "while True: pass" & echo $!; wait']
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as shell:
