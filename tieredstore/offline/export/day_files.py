@@ -30,6 +30,8 @@ ROW_GROUP_ROWS_MAX = 1 << 20
 DAYS_OPEN_MAX = 8
 """Days with an open file. Messages come nearly in the order of their times, so a task has few."""
 TEMPORARY_SUFFIX = ".tmp"
+Days = np.ndarray[Any, np.dtype[np.int64]]
+"""Of some rows: the day of each, counted from 1970."""
 _FIRST_DAY, _LAST_DAY = (date.min - date(1970, 1, 1)).days, (date.max - date(1970, 1, 1)).days
 
 
@@ -67,10 +69,8 @@ def is_day(day: int) -> bool:
     return _FIRST_DAY <= day <= _LAST_DAY
 
 
-def rows_by_day(
-    batch: pa.RecordBatch, days: np.ndarray[Any, np.dtype[np.int64]]
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each day; `days[i]` is that of row i. What is no day comes as one such number."""
+def rows_by_day(batch: pa.RecordBatch, days: Days) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each day. What is no day comes as one such number."""
     if not len(days):
         return
     # What is no day has one directory, so it has one file.
@@ -132,8 +132,8 @@ class DayFiles:
                 del self._open[day]
                 file.remove()
 
-    def write(self, batch: pa.RecordBatch, days: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        """Add messages; `days[i]` is the day of row i, from 1970 on."""
+    def write(self, batch: pa.RecordBatch, days: Days) -> None:
+        """Add messages."""
         for day, rows in rows_by_day(batch, days):
             self._file(day).add(rows)
 

@@ -25,7 +25,7 @@ from container.names.queue_id import QueueId
 from provider.errors import Unavailable
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.export.day_files import is_day, rows_by_day
+from tieredstore.offline.export.day_files import WrittenFile, is_day, rows_by_day
 from tieredstore.offline.export.iceberg_table import (
     ExportTable,
     TableName,
@@ -33,7 +33,8 @@ from tieredstore.offline.export.iceberg_table import (
     as_table_rows,
     table_columns,
 )
-from tieredstore.offline.export.job import ExportReport, TopicReport
+from tieredstore.offline.export.job import ExportReport, report_of
+from tieredstore.offline.export.ledger import DoneTask
 from tieredstore.offline.export.options import (
     NO_SKIPS,
     ExportOptions,
@@ -43,20 +44,11 @@ from tieredstore.offline.export.options import (
     Source,
     Span,
     Target,
-    Told,
     gone,
-    gone_of,
     other_history,
     other_history_text,
 )
-from tieredstore.offline.export.task import (
-    TAGS,
-    ScanWatch,
-    as_they_are,
-    days_of,
-    null_times_in,
-    with_tags,
-)
+from tieredstore.offline.export.task import ExportScan, as_they_are
 from tieredstore.offline.jobs.engine import Engine, Piece
 from tieredstore.offline.scan.planning import (
     SPLIT_BYTES,
@@ -96,17 +88,11 @@ class TableTask:
 
 
 class WrittenSplit(NamedTuple):
-    """Result of a task: its data files."""
+    """Result of a task: its data files, and the same as counts."""
 
     queue: QueueId
     files: Sequence[DataFile]
-    damaged: int
-    """Stretches of the log in which no message could be read."""
-    gone: Sequence[tuple[int, int, str]]
-    """As in `DoneTask`."""
-    null_times: int
-    read: Span | None
-    """As in `Told`."""
+    done: DoneTask
 
 
 def written_pieces(task: TableTask) -> Iterator[Piece]:
@@ -134,19 +120,15 @@ def write_split(task: TableTask) -> WrittenSplit:
     table = ExportTable(task.table).loaded()
     if table is None or str(table.metadata.table_uuid) != task.table_uuid:
         raise InUse("the table was dropped or made again meanwhile", str(task.table))
-    null_times = 0
-    watch = ScanWatch(task.split, task.offsets, task.skips, [])
-    wanted = [*task.columns, *(name for name in [TAGS] if task.tags and TAGS not in task.columns)]
-    with closing(source_of(task.split.place)) as read, _DayRows(table, task) as rows:
-        for batch in watch.scan(read, wanted):
-            kept = with_tags(batch, task.tags)
-            days, wanted_rows = days_of(kept), kept.select(list(task.columns))
-            null_times += null_times_in(wanted_rows)
-            for day, part in rows_by_day(as_table_rows(wanted_rows), days):
-                rows.add(day, part)
-    queue = task.split.queue
-    gone = tuple(watch.gone)
-    return WrittenSplit(queue, rows.files, watch.damaged, gone, null_times, watch.read)
+    scanned = ExportScan(task.split, task.offsets, task.columns, task.tags, task.skips)
+    with closing(source_of(task.split.place)) as read, _DayRows(table, task) as held:
+        for rows, days in scanned.rows(read):
+            for day, part in rows_by_day(as_table_rows(rows), days):
+                held.add(day, part)
+    files = [
+        WrittenFile(one.file_path, one.record_count, one.file_size_in_bytes) for one in held.files
+    ]
+    return WrittenSplit(task.split.queue, held.files, scanned.done(files))
 
 
 class _DayRows:
@@ -292,8 +274,8 @@ class TableExport:
             self._table.commit(files, before=self._state, after=after, covers=portion.covers)
             self._state = after
             written += done
-        gone = gone_of(Told(one.queue, one.gone, one.read) for one in written)
-        return ExportReport(self._state.number, len(self.waiting), 0, _topics(written, gone), gone)
+        done = [(one.queue, one.done) for one in written]
+        return report_of(self._state.number, len(self.waiting), done)
 
     def _written(
         self, portion: Portion, engine: Engine, progress: Callable[[int], None]
@@ -426,21 +408,3 @@ def _spans(found: TierPlan, reached: Mapping[QueueId, Reached]) -> dict[QueueId,
         if first < record.next_offset:
             spans[queue] = (first, record.next_offset)
     return spans
-
-
-def _topics(written: Sequence[WrittenSplit], gone: Sequence[Gone]) -> list[TopicReport]:
-    of: dict[str, list[WrittenSplit]] = {}
-    for one in written:
-        of.setdefault(one.queue.topic, []).append(one)
-    return [
-        TopicReport(
-            topic,
-            sum(file.record_count for one in done for file in one.files),
-            sum(len(one.files) for one in done),
-            sum(file.file_size_in_bytes for one in done for file in one.files),
-            sum(one.damaged for one in done),
-            sum(one.end - one.start for one in gone if one.queue.topic == topic),
-            sum(one.null_times for one in done),
-        )
-        for topic, done in sorted(of.items())
-    ]

@@ -156,34 +156,40 @@ class Export:
                 progress=lambda index: progress(waiting[index].bytes),
             )
             self._done = ledger.done(self._planned.number)
-        pairs = [(task.queue, self._done.get(task.number)) for task in self._tasks]
-        gone = gone_of(Told(queue, done.gone, done.read) for queue, done in pairs if done)
-        return ExportReport(
-            self._planned.number,
-            len(self._tasks),
-            before,
-            self._topics(gone),
-            gone,
-            [piece.payload.decode() for piece in missing],
-        )
-
-    def _topics(self, gone: Sequence[Gone]) -> list[TopicReport]:
-        of: dict[str, list[DoneTask]] = {}
-        for task in self._tasks:
-            if task.number in self._done:
-                of.setdefault(task.queue.topic, []).append(self._done[task.number])
-        return [
-            TopicReport(
-                topic,
-                sum(one.rows for one in done),
-                sum(len(one.files) for one in done),
-                sum(one.bytes for one in done),
-                sum(one.damaged for one in done),
-                sum(one.end - one.start for one in gone if one.queue.topic == topic),
-                sum(one.null_times for one in done),
-            )
-            for topic, done in sorted(of.items())
+        done = [
+            (task.queue, self._done[task.number])
+            for task in self._tasks
+            if task.number in self._done
         ]
+        reasons = [piece.payload.decode() for piece in missing]
+        return report_of(self._planned.number, len(self._tasks), done, before, reasons)
+
+
+def report_of(
+    run: int,
+    tasks: int,
+    done: Sequence[tuple[QueueId, DoneTask]],
+    before: int = 0,
+    missing: Sequence[str] = (),
+) -> ExportReport:
+    """The report of a run of `tasks` tasks, of which these are done."""
+    gone = gone_of(Told(queue, one.gone, one.read) for queue, one in done)
+    of: dict[str, list[DoneTask]] = {}
+    for queue, one in done:
+        of.setdefault(queue.topic, []).append(one)
+    topics = [
+        TopicReport(
+            topic,
+            sum(one.rows for one in some),
+            sum(len(one.files) for one in some),
+            sum(one.bytes for one in some),
+            sum(one.damaged for one in some),
+            sum(one.end - one.start for one in gone if one.queue.topic == topic),
+            sum(one.null_times for one in some),
+        )
+        for topic, some in sorted(of.items())
+    ]
+    return ExportReport(run, tasks, before, topics, gone, missing)
 
 
 def planned_export(

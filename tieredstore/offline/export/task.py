@@ -6,9 +6,8 @@
 # pyarrow ships no types.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,7 @@ from container.errors import BytesMissing
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
-from tieredstore.offline.export.day_files import DAY_MS, DayFiles
+from tieredstore.offline.export.day_files import DAY_MS, DayFiles, Days, WrittenFile
 from tieredstore.offline.export.ledger import DoneTask, write_done
 from tieredstore.offline.export.options import NO_SKIPS, Skips, Span
 from tieredstore.offline.jobs.engine import Piece
@@ -99,39 +98,38 @@ def export_task(task: ExportTask) -> DoneTask:
 
 
 def _written(task: ExportTask, split: Split) -> DoneTask:
-    watch = ScanWatch(split, task.offsets, task.skips, list(task.gone))
-    schema = schema_of(task.columns)
+    scanned = ExportScan(split, task.offsets, task.columns, task.tags, task.skips, [*task.gone])
     files = DayFiles(
-        Path(task.directory), task.queue.topic, _name(task), schema, as_older=task.as_older
+        Path(task.directory),
+        task.queue.topic,
+        _name(task),
+        schema_of(task.columns),
+        as_older=task.as_older,
     )
-    null_times = 0
-    wanted = [*task.columns, *_needed_besides(task)]
     with closing(source_of(split.place)) as read, files:
-        for batch in watch.scan(read, wanted):
-            kept = with_tags(batch, task.tags)
-            written = kept.select(list(task.columns))
-            null_times += null_times_in(written)
-            files.write(written, days_of(kept))
-    gone = tuple(watch.gone)
-    return DoneTask(tuple(files.written), watch.damaged, gone, null_times, watch.read)
+        for rows, days in scanned.rows(read):
+            files.write(rows, days)
+    return scanned.done(files.written)
 
 
 @dataclass(slots=True)
-class ScanWatch:
+class ExportScan:
     """A scan for an export, which counts what it has to leave out."""
 
     split: Split
-    offsets: tuple[int, int]
-    """As in `ExportTask`."""
+    offsets: Span
+    """As in `ExportTask`, like the next three."""
+    columns: Sequence[str]
+    tags: Sequence[str]
     skips: Skips
-    gone: list[tuple[int, int, str]]
-    """As in `DoneTask`."""
+    gone: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    """As in `DoneTask`, like the rest."""
     damaged: int = 0
+    null_times: int = 0
     read: Span | None = None
-    """As in `Told`, once the scan has ended."""
 
-    def scan(self, read: ByteSource, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of the split; raises as `scan`."""
+    def rows(self, read: ByteSource) -> Iterator[tuple[pa.RecordBatch, Days]]:
+        """The wanted messages and the day of each; raises as `scan`."""
         report = ScanReport(self.split)
 
         def on_expired(found: Relocated) -> None:
@@ -141,17 +139,26 @@ class ScanWatch:
             if first < end:
                 self.gone.append((first, end, found.cause))
 
-        yield from scan(
+        needed = [STORE_TIMESTAMP, *([TAGS] if self.tags else [])]
+        for batch in scan(
             read,
             self.split,
-            columns,
+            [*self.columns, *(name for name in needed if name not in self.columns)],
             on_gap=self._count if any(self.skips) else None,
             on_expired=on_expired,
             keeps_missing=self.skips.missing,
             report=report,
-        )
+        ):
+            kept = _with_tags(batch, self.tags)
+            rows = kept.select(list(self.columns))
+            self.null_times += _null_times_in(rows)
+            yield rows, _days_of(kept)
         if report.first_offset is not None and report.last_offset is not None:
             self.read = report.first_offset, report.last_offset + 1
+
+    def done(self, files: Iterable[WrittenFile]) -> DoneTask:
+        """The result, once all rows are in `files`."""
+        return DoneTask(tuple(files), self.damaged, tuple(self.gone), self.null_times, self.read)
 
     def _count(self, gap: LogGap) -> None:
         if not gap.is_missing and not self.skips.damage:
@@ -167,24 +174,19 @@ def _name(task: ExportTask) -> str:
     return f"{task.queue.queue_id}-{task.start:020d}-{task.run:06d}"
 
 
-def _needed_besides(task: ExportTask) -> Sequence[str]:
-    names = [STORE_TIMESTAMP, *([TAGS] if task.tags else [])]
-    return [name for name in names if name not in task.columns]
-
-
-def with_tags(batch: pa.RecordBatch, tags: Sequence[str]) -> pa.RecordBatch:
+def _with_tags(batch: pa.RecordBatch, tags: Sequence[str]) -> pa.RecordBatch:
     """The messages with one of some tags; all where there is none."""
     if not tags:
         return batch
     return batch.filter(pc.is_in(batch.column(TAGS), value_set=pa.array(tags, pa.string())))
 
 
-def days_of(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _days_of(batch: pa.RecordBatch) -> Days:
     """The day of each message by its store time in UTC, counted from 1970; no day for no time."""
     times = batch.column(STORE_TIMESTAMP).cast(pa.int64()).fill_null(TIME_MS_END)
     return np.asarray(times) // DAY_MS
 
 
-def null_times_in(batch: pa.RecordBatch) -> int:
+def _null_times_in(batch: pa.RecordBatch) -> int:
     """Count the times of these messages outside the years 1 to 9999, which are null."""
     return sum(one.null_count for one in batch.columns if pa.types.is_timestamp(one.type))
