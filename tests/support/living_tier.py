@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -18,6 +18,8 @@ from container.tier_reader import TierReader
 from container.upkeep.retention import RetentionStep
 from provider.clock import SystemClock
 from provider.errors import Unavailable
+from provider.object_store import ObjectStore
+from provider.ranges import ByteRange
 from provider.stores.retrying import RetryingStore
 from tests.support.cli import invoke
 from tests.support.fake_broker import FakeBroker
@@ -161,6 +163,28 @@ class LivingTier:
         """Delete an object that is published, as no owner does."""
         asyncio.run(self._delete([name]))
 
+    def copied(self) -> dict[str, bytes]:
+        """A copy of all objects, by name."""
+
+        async def read(store: ObjectStore) -> dict[str, bytes]:
+            return {
+                one.name: bytes(await store.read(one.name, ByteRange(0, one.size_bytes)))
+                for one in await store.list("")
+            }
+
+        return asyncio.run(self._with_store(read))
+
+    def put_back(self, copy: Mapping[str, bytes]) -> None:
+        """Let the storage be as it was: a replica that lags, or the mount of another host."""
+
+        async def put(store: ObjectStore) -> None:
+            there = {one.name for one in await store.list("")}
+            await store.delete(sorted(there - copy.keys()))
+            for name in sorted(copy.keys() - there):
+                await store.create(name, [copy[name]])
+
+        asyncio.run(self._with_store(put))
+
     def delete_unreferenced(self) -> None:
         """Let the grace time of everything that is unpublished be over."""
         asyncio.run(self._delete(None))
@@ -168,14 +192,10 @@ class LivingTier:
     def objects(self, prefix: str = "@parts/") -> list[str]:
         """Names of objects."""
 
-        async def listed() -> list[str]:
-            store = storage_at(self.config, directory_of(self.config), clock=SystemClock())
-            try:
-                return [entry.name for entry in await store.list(prefix)]
-            finally:
-                await store.close()
+        async def listed(store: ObjectStore) -> list[str]:
+            return [entry.name for entry in await store.list(prefix)]
 
-        return asyncio.run(listed())
+        return asyncio.run(self._with_store(listed))
 
     def command(self, *words: str, status: int = 0) -> Result:
         """A command on the tier, without grace times."""
@@ -193,11 +213,16 @@ class LivingTier:
             await tier.journal.close()
 
     async def _delete(self, names: list[str] | None) -> None:
+        async def delete(store: ObjectStore) -> None:
+            given = (await TierReader.open(store)).state.tombstones if names is None else names
+            await store.delete(list(given))
+
+        await self._with_store(delete)
+
+    async def _with_store(self, work: Callable[[ObjectStore], Awaitable[ResultT]]) -> ResultT:
         store = storage_at(self.config, directory_of(self.config), clock=SystemClock())
         try:
-            if names is None:
-                names = list((await TierReader.open(store)).state.tombstones)
-            await store.delete(names)
+            return await work(store)
         finally:
             await store.close()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,47 @@ def test_a_worker_that_does_not_see_the_tier_is_an_error(tier: LivingTier) -> No
             tier.lose(one)
     with pytest.raises(NotFound, match="this process sees no tier there"):
         list(scan_split(splits[0], on_gap=lambda _: None))
+
+
+@pytest.mark.parametrize("job", ["dataset", "batch query", "export Parquet"])
+def test_a_worker_that_sees_the_tier_as_it_was_before_the_plan_is_an_error(
+    tier: LivingTier, tmp_path: Path, job: str
+) -> None:
+    """What came later was not deleted, and what was merged later is not gone."""
+    before = tier.copied()
+    tier.grow(20, "New")
+    tier.compact()
+    with pytest.raises(Unavailable, match="this process sees the tier as it was before"):
+        JOBS[job].run(tier, partial(tier.put_back, before), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "job", ["export Parquet", pytest.param("export Iceberg", marks=pytest.mark.data)]
+)
+def test_an_export_is_not_gone_on_with_by_older_metadata(
+    tier: LivingTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    if job == "export Iceberg":
+        begin_lake(tmp_path, monkeypatch)
+    before, out = tier.copied(), tmp_path / "out"
+    tier.grow(20, "New")
+    JOBS[job].run(tier, lambda: None, out)
+    after = tier.copied()
+    tier.put_back(before)
+    with pytest.raises(Unavailable, match="is seen as it was before the last run"):
+        JOBS[job].run(tier, lambda: None, out)
+    tier.put_back(after)
+    tier.grow(1)
+    assert JOBS[job].run(tier, lambda: None, out).rows == set(tier.rows)
+
+
+def test_a_worker_that_sees_another_tier_is_an_error(tier: LivingTier) -> None:
+    (split, *_) = plan(tier.config).splits
+    for name in {piece.object_name for piece in split.pieces}:
+        tier.lose(name)
+    other = replace(split, seen=split.seen._replace(begun_ms=1))
+    with pytest.raises(NotFound, match="this process sees another tier there"):
+        list(scan_split(other))
 
 
 def test_an_interrupted_deletion_of_a_topic_is_completed_by_the_same_command(

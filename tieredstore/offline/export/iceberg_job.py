@@ -20,7 +20,7 @@ from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import Table, WriteTask
 
 from container.errors import InUse
-from container.metadata.records import Queue
+from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from provider.errors import Unavailable
 from tieredstore.config.effective import Config
@@ -47,6 +47,7 @@ from tieredstore.offline.export.options import (
     gone,
     other_history,
     other_history_text,
+    refuse_older,
 )
 from tieredstore.offline.export.task import ExportScan, as_they_are
 from tieredstore.offline.jobs.engine import Engine, Piece
@@ -213,7 +214,7 @@ class TableExport:
         *,
         seen: TableState | None,
         begun: TableState,
-        queues: Mapping[QueueId, Queue],
+        planned: TierState,
         gone: Sequence[Gone],
         refused: Sequence[str],
         skips: Skips,
@@ -225,7 +226,7 @@ class TableExport:
         self._portions = portions
         self._seen = seen
         self._state = begun
-        self._generations = {name: queue.generation for name, queue in queues.items()}
+        self._planned = planned
         self._options = ExportOptions.kept(begun.about)
         self._skips = skips
         self.refused = refused
@@ -269,7 +270,7 @@ class TableExport:
         written: list[WrittenSplit] = []
         for portion in self._portions:
             done = self._written(portion, engine, progress)
-            after = self._state.behind(portion.covers, self._generations)
+            after = self._state.behind(portion.covers, self._planned)
             files = [file for one in done for file in one.files]
             self._table.commit(files, before=self._state, after=after, covers=portion.covers)
             self._state = after
@@ -334,6 +335,7 @@ def planned_table_export(
         source = Source.of(tier.state())
         if seen is not None:
             Source.kept(seen.about).refuse_other(source, target)
+            refuse_older(tier.state(), seen.sequence, target)
         ends = {str(queue): one.end for queue, one in reached.items()}
         wanted = replace(options.wanted, starts=ends)
         queues = tier.queues(wanted) if seen is None else tier.queues_there(wanted)
@@ -348,7 +350,7 @@ def planned_table_export(
             portions.append(Portion(covers, part, [_within(one, extents, covers) for one in part]))
     begun = seen or TableState.begun({**source.as_kept(), "options": asdict(options)})
     return TableExport(
-        table, portions, seen=seen, begun=begun, queues=found.state.queues,
+        table, portions, seen=seen, begun=begun, planned=found.state,
         gone=gone(queues.values(), reached), skips=skips,
         refused=[other_history_text(one, reached[one], target) for one in sorted(others)],
     )  # fmt: skip

@@ -43,6 +43,7 @@ from pyiceberg.types import (
 from requests.exceptions import RequestException
 
 from container.errors import InUse
+from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt, Denied, Unavailable
 from tieredstore.config.sources import ConfigError
@@ -171,6 +172,8 @@ class TableState:
     number: int = 0
     """Of the last commit; 0: the table is empty."""
     reached: Mapping[QueueId, Reached] = field(default_factory=dict[QueueId, Reached])
+    sequence: int = 0
+    """As in `PlannedRun`, of the last commit."""
 
     @classmethod
     def begun(cls, about: Mapping[str, Any]) -> Self:
@@ -181,13 +184,17 @@ class TableState:
         """As properties."""
         rows = [[*queue, *reached] for queue, reached in sorted(self.reached.items())]
         said = {"format": FORMAT, "about": dict(self.about), "reached": rows}
+        said |= {"sequence": self.sequence} if self.sequence else {}
         return {STATE: orjson.dumps(said).decode(), COMMIT: str(self.number)}
 
-    def behind(self, covers: Mapping[QueueId, tuple[int, int]],
-               generations: Mapping[QueueId, int]) -> Self:  # fmt: skip
+    def behind(self, covers: Mapping[QueueId, tuple[int, int]], planned: TierState) -> Self:
         """Return the state after a commit that adds these queue offsets."""
-        more = {queue: Reached(end, generations[queue]) for queue, (_, end) in covers.items()}
-        return replace(self, number=self.number + 1, reached={**self.reached, **more})
+        more = {
+            queue: Reached(end, planned.queues[queue].generation)
+            for queue, (_, end) in covers.items()
+        }
+        reached = {**self.reached, **more}
+        return replace(self, number=self.number + 1, reached=reached, sequence=planned.sequence)
 
 
 class ExportTable:
@@ -297,7 +304,8 @@ def state_of(table: Table, name: TableName) -> TableState:
                 f"{name} holds an export of format {found['format']}: install a newer tieredstore"
             )
         reached = {QueueId(row[0], row[1]): Reached(*row[2:]) for row in found["reached"]}
-        state = TableState(found["about"], int(table.properties[COMMIT]), reached)
+        number, sequence = int(table.properties[COMMIT]), int(found.get("sequence", 0))
+        state = TableState(found["about"], number, reached, sequence)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{STATE} of the table is damaged: {error}", str(name), 0) from error
     _refuse_rolled_back(table, state, name)

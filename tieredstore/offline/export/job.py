@@ -24,6 +24,7 @@ from tieredstore.offline.export.options import (
     gone_of,
     other_history,
     other_history_text,
+    refuse_older,
 )
 from tieredstore.offline.export.task import ExportTask, as_they_are, export_pieces
 from tieredstore.offline.jobs.engine import Engine
@@ -36,7 +37,7 @@ from tieredstore.offline.scan.planning import (
     offsets_between,
 )
 from tieredstore.offline.scan.relocation import DELETED, EXPIRED, REPLACED
-from tieredstore.offline.scan.split import Split, pieces_between
+from tieredstore.offline.scan.split import Seen, Split, pieces_between
 from tieredstore.offline.tables.open_tier import OpenTier
 
 PARTITIONS = "partitions"
@@ -230,6 +231,7 @@ def planned_export(
         source = Source.of(tier.state())
         if about is not None:
             Source.kept(about).refuse_other(source, target)
+        refuse_older(tier.state(), 0 if last is None else last.sequence, target)
         wanted = replace(options.wanted, starts=ends)
         queues = tier.queues(wanted) if about is None else tier.queues_there(wanted)
         others = other_history(queues, reached)
@@ -279,7 +281,8 @@ def _next_run(found: TierPlan, wanted: WantedMessages, last: PlannedRun | None) 
         )
         for split in found.splits
     ]  # fmt: skip
-    return PlannedRun(1 if last is None else last.number + 1, offsets, tasks, reached)
+    number = 1 if last is None else last.number + 1
+    return PlannedRun(number, offsets, tasks, reached, found.state.sequence)
 
 
 def _task(
@@ -322,7 +325,7 @@ def _split_again(
     return Split(
         task.queue, start, task.end, anchor, task.limit, pieces,
         run.offsets[task.queue], options.wanted.times_ms, found.place,
-        None if of_java else record.generation,
+        None if of_java else record.generation, Seen.of(found.state),
     )  # fmt: skip
 
 

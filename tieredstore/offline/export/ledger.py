@@ -57,6 +57,8 @@ class PlannedRun:
     tasks: Sequence[PlannedTask]
     reached: Mapping[QueueId, Reached]
     """State of each queue after the run."""
+    sequence: int = 0
+    """Number of the tier's last journal entry; 0 in an older plan."""
 
 
 class DoneTask(NamedTuple):
@@ -158,7 +160,7 @@ class Ledger:
         offsets = {QueueId(topic, one): (a, b) for topic, one, a, b, *_ in rows}
         reached = {QueueId(row[0], row[1]): Reached(*row[3:]) for row in rows}
         tasks = [PlannedTask(QueueId(row[0], row[1]), *row[2:]) for row in found["tasks"]]
-        return PlannedRun(found["number"], offsets, tasks, reached)
+        return PlannedRun(found["number"], offsets, tasks, reached, found.get("sequence", 0))
 
     def plan(self, run: PlannedRun) -> None:
         """Keep what a run is to write."""
@@ -167,7 +169,7 @@ class Ledger:
             for queue, span in sorted(run.offsets.items())
         ]
         tasks = [[*task.queue, *task[1:]] for task in run.tasks]
-        found = {"number": run.number, "offsets": offsets, "tasks": tasks}
+        found = {"number": run.number, "offsets": offsets, "tasks": tasks, "sequence": run.sequence}
         self._done(run.number).mkdir(exist_ok=True)
         _write(self._root / f"plan-{run.number:06d}.json", found)
 

@@ -11,6 +11,7 @@ from container.lookup.coverage import merged, without
 from container.metadata.records import Queue
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
+from provider.errors import Unavailable
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.scan.planning import WantedMessages
 from tieredstore.offline.scan.relocation import EXPIRED
@@ -221,6 +222,21 @@ class Source:
                 f"the tier was made again since the export in {target.name} was begun, so its "
                 f"offsets may be those of other messages: name another {target.kind}"
             )
+
+
+def refuse_older(now: TierState, sequence: int, target: Target) -> None:
+    """Refuse to plan by metadata that are older than those of the last run.
+
+    Raises:
+        Unavailable: what the last run saw last is journal entry `sequence`.
+    """
+    if 0 < now.sequence < sequence:
+        raise Unavailable(
+            f"the tier is seen as it was before the last run of the export in {target.name}: read "
+            f"it where it is up to date; if it was put back from a copy, name another "
+            f"{target.kind}",
+            "",
+        )
 
 
 def other_history(

@@ -57,7 +57,7 @@ from tieredstore.offline.jobs.repair_plan import (
 from tieredstore.offline.jobs.report import MadeFile, RebuildReport
 from tieredstore.offline.scan.planning import SPLIT_BYTES, Selection, extents_of, splits_of_queue
 from tieredstore.offline.scan.sources import Sum, place_of, source_of
-from tieredstore.offline.scan.split import TierPlace
+from tieredstore.offline.scan.split import Seen, TierPlace
 from tieredstore.session.owner import open_owner
 from tieredstore.session.places import directory_of
 from tieredstore.session.reader import AS_OPTIONS, existing_tier, open_reader
@@ -236,8 +236,9 @@ class _Look:
         for offsets in merged(spans):
             wanted = Selection(offsets=offsets)
             splits = splits_of_queue(
-                queue, extents, self._split_bytes, wanted=wanted, place=self._place
-            )
+                queue, extents, self._split_bytes, wanted=wanted, place=self._place,
+                seen=Seen.of(self._reader.state),
+            )  # fmt: skip
             todo.tasks += [RebuildTask(split, topic_id, units, tuple(index)) for split in splits]
 
     def _lost_runs(
@@ -434,8 +435,9 @@ async def _wanted_of_queue(  # noqa: PLR0917 - one caller
     offsets = (min(a for a, _ in spans), max(b for _, b in spans))
     extents = extents_of(queue, await container.segments(SegmentType.COMMIT_LOG))
     splits = splits_of_queue(
-        queue, extents, split_bytes, wanted=Selection(offsets=offsets), place=place
-    )
+        queue, extents, split_bytes, wanted=Selection(offsets=offsets), place=place,
+        seen=Seen.of(reader.state),
+    )  # fmt: skip
     topic_id = reader.state.topics[queue.id.topic].topic_id
     todo.tasks += [RebuildTask(split, topic_id, tuple(runs), tuple(index)) for split in splits]
 

@@ -328,7 +328,7 @@ def relocator_of(split: Split) -> Relocator | None:
     """Lookup of a split's bytes that moved; None without a journal."""
     if split.generation is None:
         return None
-    planned = PlannedQueue(split.queue, split.generation)
+    planned = PlannedQueue(split.queue, split.generation, split.seen)
     return Relocator(split.place, planned, SegmentType.COMMIT_LOG, split.limit)
 
 

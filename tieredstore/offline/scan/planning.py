@@ -24,7 +24,15 @@ from provider.ranges import QueueOffset
 from tieredstore.config.effective import Config
 from tieredstore.metrics.summary import absence_text, no_such_number
 from tieredstore.offline.scan.sources import place_of
-from tieredstore.offline.scan.split import ALL_OFFSETS, ALL_TIMES, LogPiece, Split, TierPlace
+from tieredstore.offline.scan.split import (
+    ALL_OFFSETS,
+    ALL_TIMES,
+    NOT_KNOWN,
+    LogPiece,
+    Seen,
+    Split,
+    TierPlace,
+)
 from tieredstore.reader.cursor import Moment, moment_ms
 from tieredstore.session.reader import AS_ARGUMENTS, existing_tier, open_reader, read_bytes
 
@@ -136,6 +144,7 @@ def splits_of_queue(
     *,
     wanted: Selection,
     place: TierPlace,
+    seen: Seen = NOT_KNOWN,
     boundary: Boundary = no_boundary,
 ) -> list[Split]:
     """The splits of one queue: its wanted extents, in runs of some `split_bytes`. O(extents).
@@ -164,7 +173,7 @@ def splits_of_queue(
         made += [
             Split(
                 queue.id, start, end, anchor, limit, pieces, offsets, wanted.times_ms, place,
-                generation,
+                generation, seen,
             )
             for (start, anchor), end in zip(starts, ends, strict=True)
         ]  # fmt: skip
@@ -455,8 +464,9 @@ async def plan_of(
         extents = await _clipped(container, extents_of(queue, segments[queue.id]))
         found = await _boundaries(container, extents, split_bytes)
         made += splits_of_queue(
-            queue, extents, split_bytes, wanted=wanted, place=place, boundary=_known(found)
-        )
+            queue, extents, split_bytes, wanted=wanted, place=place, seen=Seen.of(state),
+            boundary=_known(found),
+        )  # fmt: skip
     return TierPlan(place, state, segments, made)
 
 

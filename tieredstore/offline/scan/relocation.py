@@ -4,8 +4,7 @@ An owner merges, offloads, truncates and deletes while a job reads. So bytes tha
 their planned place are looked up in the newest metadata before they are reported.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from container.errors import BytesMissing, Expired
 from container.metadata.object_names import object_name
@@ -15,13 +14,13 @@ from container.tier_reader import TierReader
 from provider.errors import NotFound, Unavailable
 from provider.object_store import ObjectStore
 from tieredstore.offline.scan.sources import store_at
-from tieredstore.offline.scan.split import LogPiece, TierPlace, pieces_between
+from tieredstore.offline.scan.split import NOT_KNOWN, LogPiece, Seen, TierPlace, pieces_between
 
-ResultT = TypeVar("ResultT")
 RELOCATIONS_MAX = 100
 """Times that one reader looks its bytes up: more means that the tier changes faster than it is
 read."""
 
+SAME_PLACE = "every worker needs the same directory or store"
 EXPIRED = "expired"
 DELETED = "were deleted with their topic"
 REPLACED = "were truncated, or deleted and their topic created again,"
@@ -34,6 +33,7 @@ class PlannedQueue(NamedTuple):
     queue: QueueId
     generation: int
     """`Queue.generation`: positions mean other bytes in another one."""
+    seen: Seen = NOT_KNOWN
 
 
 class Relocated(NamedTuple):
@@ -67,48 +67,59 @@ class Relocator:
         snapshot, the entries after it, and manifests of the queue.
 
         Raises:
-            NotFound: this process sees no tier.
-            Unavailable: the storage does not answer, or the bytes move repeatedly.
+            NotFound: this process sees no tier, or another one.
+            Unavailable: the storage does not answer, or this process sees an older state than that
+                of the plan, or the bytes move repeatedly.
             Corrupt, Denied: the metadata cannot be read.
         """
         self._count += 1
         if self._count > RELOCATIONS_MAX:
             raise Unavailable("the tier changes faster than it is read", piece.object_name, at)
         start = piece.position + at - piece.object_offset
-        found = _asked(self._place, _relocated, self.planned, self._kind, start, self._end)
+        found = store_at(self._place).call(
+            _relocated, self._place, self.planned, self._kind, start, self._end
+        )
         now = found.pieces[0] if found.pieces else None
         planned = (start, piece.object_name, at)
         is_same = now and (now.position, now.object_name, now.object_offset) == planned
         return None if is_same else found
 
 
-def is_published(place: TierPlace, index_file: str) -> bool:
+def is_published(place: TierPlace, index_file: str, seen: Seen) -> bool:
     """Whether the newest metadata name an index file; costs and raises as `Relocator.moved`."""
-    return _asked(place, _is_published, index_file)
+    return store_at(place).call(_is_published, place, index_file, seen)
 
 
-def _asked(
-    place: TierPlace, work: Callable[..., Awaitable[ResultT]], *arguments: object
-) -> ResultT:
+async def _newest(store: ObjectStore, place: TierPlace, seen: Seen) -> TierReader:
+    """The newest metadata; raises as `Relocator.moved`."""
+    where = place.location
     try:
-        return store_at(place).call(work, *arguments)
+        reader = await TierReader.open(store)
     except BytesMissing:
         raise
     except NotFound as error:
-        raise NotFound(
-            "this process sees no tier there: every worker needs the same directory or store",
-            place.location,
-        ) from error
+        raise NotFound(f"this process sees no tier there: {SAME_PLACE}", where) from error
+    now = Seen.of(reader.state)
+    if seen.begun_ms and now.begun_ms and seen.begun_ms != now.begun_ms:
+        raise NotFound(f"this process sees another tier there: {SAME_PLACE}", where)
+    if now.sequence < seen.sequence:
+        raise Unavailable(f"this process sees the tier as it was before: {SAME_PLACE}", where)
+    return reader
 
 
-async def _is_published(store: ObjectStore, index_file: str) -> bool:
-    return index_file in (await TierReader.open(store)).state.index_files
+async def _is_published(store: ObjectStore, place: TierPlace, index_file: str, seen: Seen) -> bool:
+    return index_file in (await _newest(store, place, seen)).state.index_files
 
 
-async def _relocated(
-    store: ObjectStore, planned: PlannedQueue, kind: SegmentType, start: int, end: int
+async def _relocated(  # noqa: PLR0917 - one caller
+    store: ObjectStore,
+    place: TierPlace,
+    planned: PlannedQueue,
+    kind: SegmentType,
+    start: int,
+    end: int,
 ) -> Relocated:
-    reader = await TierReader.open(store)
+    reader = await _newest(store, place, planned.seen)
     queue = reader.queue(planned.queue)
     if queue is None:
         return Relocated((), 0, DELETED)
@@ -120,9 +131,9 @@ async def _relocated(
     for segment in await container.segments(kind):
         for extent in segment.extents if segment.is_readable else ():
             name = object_name(queue.id, segment, extent)
-            place = segment.base + extent.position
-            piece = LogPiece(place, extent.length, name, extent.object_offset)
-            if pieces and pieces[-1].end != place and piece.end > start:
+            begin = segment.base + extent.position
+            piece = LogPiece(begin, extent.length, name, extent.object_offset)
+            if pieces and pieces[-1].end != begin and piece.end > start:
                 return _of(queue, pieces, start, end)
             pieces.append(piece)
     return _of(queue, pieces, start, end)

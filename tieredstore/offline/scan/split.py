@@ -4,11 +4,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
 
@@ -67,6 +68,26 @@ class TierPlace:
     """Location of the second store in the journal; "" if it has none."""
 
 
+class Seen(NamedTuple):
+    """The state of a tier that a plan was made of. A worker may see another tier or an older state.
+
+    So it is where a replica lags, or another directory is mounted.
+    """
+
+    begun_ms: int = 0
+    """As in `Broker`; 0: not known."""
+    sequence: int = 0
+    """Number of its last journal entry; 0: not known."""
+
+    @classmethod
+    def of(cls, state: TierState) -> Self:
+        """What a plan of this state has seen."""
+        return cls(state.broker.begun_ms, state.sequence)
+
+
+NOT_KNOWN = Seen()
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """A part of one queue's log, for one worker."""
@@ -92,6 +113,7 @@ class Split:
     generation: int | None = None
     """`Queue.generation` of the plan, by which bytes that moved since are found again; None where
     no journal says that: of a tier that RocketMQ's own store wrote, and of a split made by hand."""
+    seen: Seen = NOT_KNOWN
 
     def __post_init__(self) -> None:
         first = self.first_byte

@@ -13,7 +13,15 @@ from container.record.unit import UNIT_BYTES
 from provider.errors import NotFound
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.scan.planning import WantedMessages
-from tieredstore.offline.scan.split import ALL_TIMES, LogPiece, Split, TierPlace, pieces_between
+from tieredstore.offline.scan.split import (
+    ALL_TIMES,
+    NOT_KNOWN,
+    LogPiece,
+    Seen,
+    Split,
+    TierPlace,
+    pieces_between,
+)
 from tieredstore.offline.tables.open_tier import OpenTier
 from tieredstore.offline.tables.schemas import GAPS, KEYS, MESSAGES, SEGMENTS, UNITS
 
@@ -40,7 +48,8 @@ class UnitsPart:
     """Pieces of their bytes; positions are those of the flat file, 20 bytes an offset."""
     place: TierPlace
     generation: int | None = None
-    """As in `Split`."""
+    """As in `Split`, like `seen`."""
+    seen: Seen = NOT_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,7 @@ class KeysPart:
     is_ours: bool = True
     """Whether a journal names the file; RocketMQ's own tiers have none."""
     times_ms: tuple[int, int] = ALL_TIMES
+    seen: Seen = NOT_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,7 @@ def parts_of_table(
                 wanted.offsets_of(queue.id),
                 split_bytes,
                 tier.place,
+                Seen.of(tier.state()),
             )
         ]
     if table == KEYS:
@@ -131,12 +142,13 @@ def _refuse_unknown(tier: OpenTier, names: Iterable[str]) -> None:
             )
 
 
-def units_parts(
+def units_parts(  # noqa: PLR0917 - all of one queue
     queue: Queue,
     segments: Sequence[Segment],
     offsets: tuple[int, int],
     split_bytes: int,
     place: TierPlace,
+    seen: Seen = NOT_KNOWN,
 ) -> list[UnitsPart]:
     """The units of a queue that can be read, in parts of some `split_bytes`. Pure."""
     low, high = max(offsets[0], queue.min_offset), min(offsets[1], queue.next_offset)
@@ -150,7 +162,7 @@ def units_parts(
         for first in range(begin, end, step):
             last = min(first + step, end)
             pieces = pieces_between(run, first * UNIT_BYTES, last * UNIT_BYTES)
-            made.append(UnitsPart(queue.id, (first, last), pieces, place, generation))
+            made.append(UnitsPart(queue.id, (first, last), pieces, place, generation, seen))
     return made
 
 
@@ -191,6 +203,7 @@ def keys_parts(state: TierState, wanted: WantedMessages, place: TierPlace) -> It
                 place,
                 bool(file.coverage),
                 wanted.times_ms,
+                Seen.of(state),
             )
 
 

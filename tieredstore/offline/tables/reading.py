@@ -87,7 +87,7 @@ def _pass_over_expired(part: MessagesPart, found: Relocated) -> None:
 
 def _units(read: ByteSource, part: UnitsPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     at, end = (offset * UNIT_BYTES for offset in part.offsets)
-    planned = PlannedQueue(part.queue, part.generation or 0)
+    planned = PlannedQueue(part.queue, part.generation or 0, part.seen)
     relocator = Relocator(part.place, planned, SegmentType.CONSUME_QUEUE, end)
     pieces = _expected(read, part.pieces)
     while at < end:
@@ -127,7 +127,7 @@ def _keys(read: ByteSource, part: KeysPart, columns: Sequence[str]) -> Iterator[
     try:
         yield from _items(read, part, columns)
     except BytesMissing as error:
-        if not part.is_ours or is_published(part.place, part.object_name):
+        if not part.is_ours or is_published(part.place, part.object_name, part.seen):
             raise
         raise Expired(
             f"the index file {part.object_name} was merged or expired after this was planned: run "
