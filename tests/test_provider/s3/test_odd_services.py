@@ -12,6 +12,8 @@ from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unautho
 from provider.object.opening import open_object_store
 from provider.object.store import FsspecStore
 from provider.ranges import ByteRange
+from provider.s3 import file_system
+from provider.s3.client import Clients
 from tests.support.odd_s3 import OddS3, Refusal
 
 Call = Callable[[FsspecStore], Awaitable[object]]
@@ -351,3 +353,22 @@ async def test_a_create_whose_reply_is_lost_is_never_repeated(
         with pytest.raises(AlreadyExists):
             await store.create("@parts/b", [b"body"])
         assert server.counts["PUT"] == 2
+
+
+async def test_concurrent_first_calls_share_the_clients_of_a_bucket(
+    opened: Callable[..., FsspecStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Clients] = []
+
+    class Counted(Clients):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            super().__init__(*args, **more)
+            made.append(self)
+
+    monkeypatch.setattr(file_system, "Clients", Counted)
+    with serving() as server:
+        store = opened(server)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(store.size("@parts/a"))
+    assert len(made) == 1
