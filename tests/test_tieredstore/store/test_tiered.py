@@ -351,6 +351,7 @@ async def test_messages_with_a_key_are_found_once_in_hot_log_and_tier(tmp_path: 
             n for n in expects if n // 2 >= first
         ]
         assert (rest.is_complete, rest.unsearched >= first) == (False, True)
+        world.tier_store.faults = ()  # the close waits ten seconds for a store that fails
 
 
 async def test_a_key_of_an_open_store_costs_a_read_of_the_messages_that_have_it(
