@@ -46,6 +46,10 @@ class ManualClock:
                 heapq.heapify(self._sleepers)
             raise
 
+    def suspend(self, seconds: float) -> None:
+        """Advance the time, but wake no sleeper before the next `advance`: the machine slept."""
+        self._elapsed_s += seconds
+
     async def advance(self, seconds: float) -> None:
         """Advance the time. Wakes each sleeper at its own time and runs it."""
         end_s = self._elapsed_s + seconds
