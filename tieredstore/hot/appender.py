@@ -75,7 +75,14 @@ class Appender:
         """Deleted queues, which may be created again."""
         directory.begin(clock)
         left = finish_deletion(self.queues, self.deleted)
-        found = Directory(was_closed, checkpoint, durable, self.deleted, directory.truncated)
+        found = Directory(
+            was_closed,
+            checkpoint,
+            durable,
+            self.deleted,
+            directory.truncated,
+            has_lost_ends=self._ends_file.is_damaged,
+        )
         self.recovered: LogEnd = recover(self.log, self.queues, found, rescan=bool(left))
         """Result of the recovery."""
         self.end = self.recovered.position

@@ -9,9 +9,11 @@ import pytest
 
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
-from tests.support.hot_store import appender_at, new_message, put, readable
+from provider.testing.manual_clock import ManualClock
+from tests.support.hot_store import SMALL, appender_at, new_message, put, readable
 from tieredstore.hot.appender import Appender
 from tieredstore.hot.log.durable_ends import SMALL_QUEUES, Checkpoint, DurableEnds, DurableEndsFile
+from tieredstore.hot.log.repair import open_repair
 
 BUSY, IDLE = QueueId("Busy", 0), QueueId("Idle", 0)
 BODIES = [new_message(n).body for n in range(60)]
@@ -217,6 +219,146 @@ def test_a_store_without_the_file_is_scanned_where_it_had_one(
     newest(root).unlink()
     with appender_at(root) as store:
         assert readable(store)[0][BUSY] == BODIES
+
+
+ENDS = ("durableEnds", "durableEnds.copy")
+
+
+def harm_ends(root: Path) -> None:
+    for name in ENDS:
+        flip(root / name, 40)
+
+
+def harm_checkpoint(root: Path) -> None:
+    flip(root / "checkpoint", 4096 - 10)
+
+
+def lose_ends(root: Path) -> None:
+    for name in ENDS:
+        (root / name).unlink()
+
+
+def zero_last_records(root: Path) -> None:
+    path = max((root / "commitlog").iterdir())
+    raw = path.read_bytes()
+    path.write_bytes(bytes(len(raw)))
+
+
+def empty_last_file(root: Path) -> None:
+    os.truncate(max((root / "commitlog").iterdir()), 0)
+
+
+def lose_last_file(root: Path) -> None:
+    max((root / "commitlog").iterdir()).unlink()
+
+
+def rot_last(root: Path) -> None:
+    flip(*place_of(root, new_message(59).body))
+
+
+def rot_middle(root: Path) -> None:
+    flip(*place_of(root, new_message(30).body))
+
+
+LOG_HARMS = [zero_last_records, empty_last_file, lose_last_file, rot_last, rot_middle]
+
+
+@pytest.mark.parametrize("written", [closed, killed])
+@pytest.mark.parametrize("harms", [[harm_ends], [lose_ends], [harm_ends, harm_checkpoint]])
+@pytest.mark.parametrize("harm_log", LOG_HARMS)
+def test_damage_of_both_copies_and_of_the_log_is_refused_until_it_is_repaired(
+    harm_log: Callable[[Path], None],
+    harms: list[Callable[[Path], None]],
+    written: Callable[[Path], Path],
+    tmp_path: Path,
+) -> None:
+    root = written(tmp_path)
+    for harm in [*harms, harm_log]:
+        harm(root)
+    before = {path: path.read_bytes() for path in root.rglob("*/0*") if path.is_file()}
+    with pytest.raises(Corrupt, match="`tieredstore repair --hot-log`"), appender_at(root):
+        pass
+    assert {path: path.read_bytes() for path in before} == before, "nothing was changed"
+    left = b"".join(before[path] for path in sorted(before) if path.parent.name == "commitlog")
+    with open_repair(root, SMALL, ManualClock()) as repair:
+        damage = repair.look()
+        assert damage.ends is not None
+        repair.carry_out(damage)
+    with open_repair(root, SMALL, ManualClock()) as repair:
+        assert not repair.look()
+    with appender_at(root) as store:
+        found, _ = readable(store)
+        assert found[BUSY] == [body for body in BODIES if body in left]
+        assert found[IDLE] == [new_message(1000).body]
+        assert [one.queue_offset for one in put(store, [new_message(1, topic="Busy")])] == [60]
+        assert [one.queue_offset for one in put(store, [new_message(1, topic="Idle")])] == [1]
+
+
+@pytest.mark.parametrize("written", [closed, killed])
+@pytest.mark.parametrize("harms", [[harm_ends], [lose_ends], [harm_ends, harm_checkpoint]])
+def test_damage_of_both_copies_alone_costs_a_scan_and_is_logged(
+    harms: list[Callable[[Path], None]],
+    written: Callable[[Path], Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    root = written(tmp_path)
+    for harm in harms:
+        harm(root)
+    with appender_at(root) as store:
+        assert readable(store) == ({BUSY: BODIES, IDLE: [new_message(1000).body]}, [])
+        assert "durableEnds and durableEnds.copy" in caplog.text
+        assert store.next_offsets == {BUSY: 60, IDLE: 1}
+        store.close()
+    caplog.clear()
+    with appender_at(root):
+        assert not caplog.text
+
+
+@pytest.mark.parametrize("name", ["durableEnds", "consumequeue/Idle"])
+def test_a_queue_without_records_is_missed_without_durable_ends(name: str, tmp_path: Path) -> None:
+    """Its records expired. Nothing but its units and `durableEnds` has its next offset."""
+    with appender_at(tmp_path) as store:
+        fill(store, idle_after=0)
+        store.flush_queues()
+        store.delete_oldest(store.log.bases[:2])
+        store.close()
+    harm_ends(tmp_path)
+    if name == "durableEnds":
+        with appender_at(tmp_path) as store:
+            assert store.next_offsets == {BUSY: 60, IDLE: 1}
+        return
+    shutil.rmtree(tmp_path / name)
+    with pytest.raises(Corrupt, match="next offsets are not known"), appender_at(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("at", range(0, 44, 3))
+def test_a_checkpoint_that_rotted_does_not_move_the_durable_end(at: int, tmp_path: Path) -> None:
+    root = closed(tmp_path)
+    for bit in range(8):
+        flip(root / "checkpoint", 4096 - 1 - at, bit)
+        with appender_at(root) as store:
+            assert store.next_offsets == {BUSY: 60, IDLE: 1}
+            assert store.recovered.damages == []
+            store.close()
+
+
+@pytest.mark.parametrize("harm_log", LOG_HARMS)
+def test_rot_of_the_checkpoint_is_not_another_program(
+    harm_log: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """A broker that ended cleanly leaves a log that is sound to its end."""
+    root = closed(tmp_path)
+    flip(root / "checkpoint", 7)
+    harm_log(root)
+    if harm_log is rot_middle:  # the end is there, so `durableEnds` is believed
+        with appender_at(root) as store:
+            assert store.next_offsets == {BUSY: 60, IDLE: 1}
+            assert len(readable(store)[1]) == 1
+        return
+    with pytest.raises(Corrupt, match="`tieredstore repair --hot-log`"), appender_at(root):
+        pass
 
 
 def test_a_java_broker_that_went_on_is_believed(tmp_path: Path) -> None:

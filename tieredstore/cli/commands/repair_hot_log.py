@@ -11,6 +11,7 @@ from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass
 from tieredstore.cli.output import Row, count_text, printable, write_json
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
+from tieredstore.hot.log.durable_ends import DurableEnds
 from tieredstore.hot.log.repair import DamagedPlace, HotDamage, WrongUnits, open_repair
 
 OPTION = "--hot-log"
@@ -86,6 +87,12 @@ def _sentences(damage: HotDamage) -> Iterator[str]:
     for wrong in damage.mended:
         where = ", ".join(map(_offsets, wrong.mended[:LISTED_MAX]))
         yield f"{wrong.path}: units of {wrong.queue} do not lead to their sound records: {where}"
+    if damage.ends is not None:
+        queues = count_text(len(damage.ends.next_offsets))
+        yield (
+            "durableEnds and durableEnds.copy are damaged or missing: they are written again; the"
+            f" next offsets of {queues} queues are those after all records and units"
+        )
 
 
 def _place_sentence(place: DamagedPlace) -> str:
@@ -110,7 +117,8 @@ def _offsets(part: tuple[int, int]) -> str:
 
 
 def _rows(damage: HotDamage) -> list[Row]:
-    return [*map(_place_row, damage.places), *map(_units_row, damage.mended)]
+    ends = [] if damage.ends is None else [_ends_row(damage.ends)]
+    return [*map(_place_row, damage.places), *map(_units_row, damage.mended), *ends]
 
 
 def _place_row(place: DamagedPlace) -> Row:
@@ -139,4 +147,15 @@ def _units_row(wrong: WrongUnits) -> Row:
         "topic": wrong.queue.topic,
         "queue_id": wrong.queue.queue_id,
         "wrong_units": [{"first_offset": first, "next_offset": end} for first, end in wrong.mended],
+    }
+
+
+def _ends_row(ends: DurableEnds) -> Row:
+    return {
+        "path": "durableEnds",
+        "position": ends.position,
+        "next_offsets": [
+            {"topic": queue.topic, "queue_id": queue.queue_id, "next_offset": offset}
+            for queue, offset in sorted(ends.next_offsets.items())
+        ],
     }

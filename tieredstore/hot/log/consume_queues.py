@@ -18,6 +18,7 @@ from tieredstore.hot.log.files import (
     Identity,
     NotSynced,
     ReadFiles,
+    end_of_data,
     identity_of,
     open_file,
     opened_to_sync,
@@ -197,6 +198,22 @@ class QueueFiles:
                 with self._lock:
                     self._dirty.add((queue, base))
         return dropped
+
+    def data_end(self, queue: QueueId, offset: int) -> int:
+        """Return the offset after the last unit that is not zeros; at least `offset`.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        for base in reversed(self.bases.get(queue, [])):
+            fd = os.open(self.path(queue, base), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                end = end_of_data(fd, max(offset * UNIT_BYTES - base, 0))
+            finally:
+                os.close(fd)
+            if end:
+                return -(-(base + end) // UNIT_BYTES)
+        return offset
 
     def read(self, queue: QueueId, offset: int, count: int, *, waits: bool = True) -> bytes:
         """Read up to `count` units from `offset` on, within one file; b"" if there is no file.

@@ -91,6 +91,9 @@ class Checkpoint:
     MAGIC: ClassVar[bytes] = b"hot log1"
     ENDS: ClassVar[bytes] = b"has ends"
     """Marker of `has_ends`, before `OURS`."""
+    CRC: ClassVar[Struct] = Struct(">4sI")
+    """Marker, and checksum of the marker `ENDS` and `OURS` after it. Older versions wrote none."""
+    CRC_MAGIC: ClassVar[bytes] = b"crc:"
     SIZE: ClassVar[int] = 4096
 
     def encode(self) -> bytes:
@@ -105,8 +108,9 @@ class Checkpoint:
         ours = self.OURS.pack(
             self.MAGIC, self.log_timestamp, self.queues_timestamp, self.durable_end, self.queues
         )
-        ends = self.ENDS if self.has_ends else b""
-        return fields + (ends + ours).rjust(self.SIZE - len(fields), b"\0")
+        ours = (self.ENDS if self.has_ends else bytes(len(self.ENDS))) + ours
+        ours = self.CRC.pack(self.CRC_MAGIC, crc32c(ours)) + ours
+        return fields + ours.rjust(self.SIZE - len(fields), b"\0")
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
@@ -120,11 +124,14 @@ class Checkpoint:
         if len(raw) != cls.SIZE:
             return cls(*fields)
         magic, *copied, end, queues = cls.OURS.unpack_from(raw, cls.SIZE - cls.OURS.size)
-        if magic != cls.MAGIC:
+        start = cls.SIZE - cls.OURS.size - len(cls.ENDS)
+        has_crc, crc = cls.CRC.unpack_from(raw, start - cls.CRC.size)
+        is_rotten = has_crc == cls.CRC_MAGIC and crc != crc32c(raw[start:])
+        if magic != cls.MAGIC or is_rotten:
             return cls(*fields)
         if tuple(copied) != fields[:2]:
             return cls(*fields, is_foreign=True)
-        has_ends = raw[: -cls.OURS.size].endswith(cls.ENDS)
+        has_ends = raw[start:].startswith(cls.ENDS)
         return cls(*fields, durable_end=end, queues=queues, has_ends=has_ends)
 
     @property
@@ -205,6 +212,8 @@ class DurableEndsFile:
         self._path = path
         self._turn = 0
         self._number = 0
+        self.is_damaged = False
+        """Whether `read` found copies, and none of them whole."""
 
     def __repr__(self) -> str:
         return f"<DurableEndsFile {self._path}>"
@@ -218,14 +227,19 @@ class DurableEndsFile:
             OSError: a copy cannot be read.
         """
         found: list[DurableEnds] = []
+        has_unsound = False
         for turn, path in enumerate(self._copies):
             try:
                 one = DurableEnds.decode(path.read_bytes())
-            except (NotSound, FileNotFoundError):
+            except FileNotFoundError:
+                continue
+            except NotSound:
+                has_unsound = True
                 continue
             if not found or one.number > found[0].number:
                 found = [one]
                 self._turn, self._number = 1 - turn, one.number + 1
+        self.is_damaged = has_unsound and not found
         return found[0] if found else None
 
     def write(self, ends: DurableEnds) -> None:

@@ -18,6 +18,9 @@ R5  Records of a deleted queue below its position in `config/deletedQueues.json`
     Files with units of them, left by a crash amid the deletion, are deleted.
 R6  Bytes scanned above the durable end are written again before they count as durable: after a
     failed sync the kernel has bytes that the disk lacks, and no later sync would write them.
+R7  Without a whole copy of `durableEnds` only a sound log is continued. It was there once: another
+    program that ended cleanly, or damage of both copies, is the reason. Where records or units are
+    damaged as well, the next offsets are not known, and the start is refused.
 """
 
 import logging
@@ -80,6 +83,8 @@ class Directory:
     deleted: DeletedQueues | None = None
     aside: Path = Path("truncated")
     """Directory for bytes that are truncated although sound records follow them."""
+    has_lost_ends: bool = False
+    """Whether there are copies of `durableEnds`, and none of them is whole."""
 
     @property
     def durable_end(self) -> int:
@@ -91,7 +96,8 @@ class Directory:
     @property
     def is_lacking(self) -> bool:
         """Whether `durableEnds` existed, and no copy of it is whole."""
-        return self.checkpoint.has_ends and self.durable is None
+        is_lost = self.checkpoint.has_ends or self.has_lost_ends
+        return self.durable is None and is_lost and not self.checkpoint.is_foreign
 
     def next_offsets(self) -> dict[QueueId, int]:
         """Return next offsets of the queues at `durable.position`, without queues deleted since."""
@@ -126,10 +132,13 @@ def recover(
 
     Raises:
         Corrupt: two records contradict each other; path and position are the second one's. Or a
-            file below the durable end is missing.
+            file below the durable end is missing. Or the log is damaged, and so are both copies of
+            `durableEnds`.
         OSError: files cannot be read or written; nothing is lost, and the next attempt continues.
     """
+    is_certain = not found.is_lacking
     if not fits(log, found):
+        is_certain = not found.was_closed  # another program that ended cleanly left a sound log
         found = replace(found, durable=None)
     if not log.bases and (lost := _lost_end(queues, found, log.file_bytes)) > 0:
         return _after_lost_log(log, queues, found, lost)
@@ -140,7 +149,7 @@ def recover(
             str(log.path(log.end)),
             log.end,
         )
-    what = _scanned(log, queues, found, rescan=rescan)
+    what = _scanned(log, queues, found, rescan=rescan, is_certain=is_certain)
     scan, first = what.scan, max(what.start, found.durable_end)
     truncation = truncate(log, scan.end, aside=found.aside)
     if found.checkpoint.durable_end >= 0:
@@ -183,10 +192,17 @@ def fits(log: CommitLogWriter, found: Directory) -> bool:
     return reached == end
 
 
-def _scanned(log: CommitLogWriter, queues: QueueFiles, found: Directory, *, rescan: bool) -> _Found:
-    """Scan the records after the durable end, or all of them: R4."""
+def _scanned(
+    log: CommitLogWriter, queues: QueueFiles, found: Directory, *, rescan: bool, is_certain: bool
+) -> _Found:
+    """Scan the records after the durable end, or all of them: R4.
+
+    `is_certain`: False refuses a log that is not sound: R7.
+    """
+    if not is_certain:
+        return _by_all_records(log, queues, found, {}, is_certain=False)
     if found.durable is None:
-        if rescan or queues.irregular or found.is_lacking:
+        if rescan or queues.irregular:
             return _by_all_records(log, queues, found, {})
         return _by_units(log, queues, found)
     start, known = found.durable.position, found.next_offsets()
@@ -207,12 +223,18 @@ def _scanned(log: CommitLogWriter, queues: QueueFiles, found: Directory, *, resc
 
 
 def _by_all_records(
-    log: CommitLogWriter, queues: QueueFiles, found: Directory, known: dict[QueueId, int]
+    log: CommitLogWriter,
+    queues: QueueFiles,
+    found: Directory,
+    known: dict[QueueId, int],
+    *,
+    is_certain: bool = True,
 ) -> _Found:
     """Scan all records of the log. `known` has the queues that lack some.
 
     Raises:
-        Corrupt: two records contradict each other.
+        Corrupt: two records contradict each other. Or `is_certain` is false, and the log is not
+            sound.
     """
     start = log.min_position
     scan = Scan(start, queues, found.durable_end, found.deleted)
@@ -224,6 +246,8 @@ def _by_all_records(
         raise Corrupt(
             f"queue offsets contradict: {error}: {REPAIR}", str(log.directory), start
         ) from error
+    if not is_certain:
+        _refuse_unsound(log, queues, found, scan)
     if scan.spans_durable_end:  # another program continued amid the durable records
         known = {}
     before: dict[QueueId, int] = {}
@@ -239,6 +263,37 @@ def _by_all_records(
             if before[queue] > by_units or queue in queues.irregular:
                 queues.begin(queue, before[queue])
     return _Found(start, before, scan)
+
+
+def _refuse_unsound(log: CommitLogWriter, queues: QueueFiles, found: Directory, scan: Scan) -> None:
+    """Refuse a log that may lack durable records, and whose `durableEnds` are lost: R7.
+
+    Raises:
+        Corrupt: bytes or units without a sound record are there, or a queue is missing.
+    """
+    end = found.durable_end
+    lacks = bool(scan.damages) or bool(scan.filled and not scan.placeholders)
+    lacks |= end < 0 and log.data_end(scan.end) > scan.end
+    lacks |= len(queues.bases.keys() | scan.units.keys()) < found.checkpoint.queues
+    for queue in () if lacks else queues.bases:
+        first, units = scan.units.get(queue, (_written(queues, queue), b""))
+        after = first + len(units) // UNIT_BYTES
+        lacks |= queue in queues.irregular and queue not in scan.units
+        position = queues.unit_if_there(queue, after).position
+        lacks |= queues.data_end(queue, after) > after and (end < 0 or 0 < position < end)
+    if lacks:
+        at = scan.damages[0].position if scan.damages else scan.end
+        raise Corrupt(
+            "the hot log is damaged, and so are durableEnds and durableEnds.copy, so that the next"
+            f" offsets are not known: {PUT_BACK}",
+            str(log.path(log.base_of(at))),
+            at,
+        )
+    LOGGER.warning(
+        "durableEnds and durableEnds.copy of the hot log %s are damaged or missing: they are made"
+        " again from its records, all of which are sound",
+        log.directory,
+    )
 
 
 def _by_units(log: CommitLogWriter, queues: QueueFiles, found: Directory) -> _Found:
@@ -394,13 +449,13 @@ def finish_deletion(queues: QueueFiles, deleted: DeletedQueues) -> set[QueueId]:
         OSError: some cannot be read or deleted.
     """
     known = queues.bases.keys() & deleted.keys()
-    left = {queue for queue in known if _is_left(queues, queue, deleted)}
+    left = {queue for queue in known if is_left(queues, queue, deleted)}
     queues.drop(left)
     queues.remove_empty({queue.topic for queue in deleted})
     return left
 
 
-def _is_left(queues: QueueFiles, queue: QueueId, deleted: DeletedQueues) -> bool:
+def is_left(queues: QueueFiles, queue: QueueId, deleted: DeletedQueues) -> bool:
     """Whether files hold no message of a recreated queue, whose units are above the old ones."""
     first = queues.partition_point(queue, lambda unit: unit.is_filler)
     unit = queues.unit(queue, first)

@@ -10,13 +10,14 @@ P4  Each step is durable before the next one. After a kill at any moment the sam
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
+from container.names.rocketmq import INT64_MAX
 from container.record.blank import BlankRecord
 from container.record.layout import RECORD_BYTES_MIN, TRANSACTION_ROLLBACK
 from container.record.unit import FILLER_SIZE, UNIT_BYTES, UNIT_DTYPE, Units
@@ -29,7 +30,7 @@ from tieredstore.hot.log.commit_log import CommitLogWriter
 from tieredstore.hot.log.consume_queues import QueueFiles
 from tieredstore.hot.log.deleted_queues import DeletedQueues
 from tieredstore.hot.log.directory import StoreDirectory
-from tieredstore.hot.log.durable_ends import DurableEndsFile
+from tieredstore.hot.log.durable_ends import DurableEnds, DurableEndsFile
 from tieredstore.hot.log.files import sync_directories
 from tieredstore.hot.log.record_scan import (
     FILLER,
@@ -41,7 +42,7 @@ from tieredstore.hot.log.record_scan import (
     keep,
     scan_log,
 )
-from tieredstore.hot.log.recovery import Directory, fits, with_codes_of
+from tieredstore.hot.log.recovery import Directory, fits, is_left, with_codes_of
 from tieredstore.hot.log.topics import TopicsFile
 from tieredstore.hot.options import HotWriteOptions
 
@@ -85,9 +86,11 @@ class HotDamage:
 
     places: list[DamagedPlace] = field(default_factory=list[DamagedPlace])
     units: list[WrongUnits] = field(default_factory=list[WrongUnits])
+    ends: DurableEnds | None = None
+    """Watermarks to write, because both copies of `durableEnds` are lost; None: they are sound."""
 
     def __bool__(self) -> bool:
-        return bool(self.places or self.units)
+        return bool(self.places or self.units or self.ends)
 
     @property
     def mended(self) -> list[WrongUnits]:
@@ -119,31 +122,52 @@ class HotRepair:
             Corrupt: the file of the deleted queues is damaged.
             OSError: a file cannot be read.
         """
-        directory = self._directory
-        durable = DurableEndsFile(directory.durable_ends).read()
-        deleted = DeletedQueues(directory.deleted_queues)
-        found = Directory(directory.was_closed, directory.checkpoint(), durable, deleted)
         if not self._log.bases:  # lost as a whole: a start continues after it
             return HotDamage()
+        deleted = DeletedQueues(self._directory.deleted_queues)
+        found, is_lacking = self._found(deleted)
         known: Mapping[QueueId, int] = {}
         certain = -1
-        if durable is not None and durable.position >= self._log.min_position:
-            if fits(self._log, found):
-                known, certain = found.next_offsets(), durable.position
-            else:
-                found = Directory(directory.was_closed, directory.checkpoint(), None, deleted)
+        if found.durable is not None and found.durable.position >= self._log.min_position:
+            known, certain = found.next_offsets(), found.durable.position
         end = max(found.durable_end, self._log.last_hole_end)
         scan = _scanned(self._log, self._queues, deleted, end, known, certain)
+        if is_lacking and (tail := self._log.data_end(scan.end)) > scan.end:
+            file_end = self._log.base_of(tail - 1) + self._log.file_bytes
+            end = min(tail + PLACEHOLDER_BYTES_MIN, file_end)
+            scan = _scanned(self._log, self._queues, deleted, end, known, certain)
         places = [
             DamagedPlace(one, stamp, self._log.base_of(one.position) not in self._log.bases)
             for one, stamp in zip(scan.damages, scan.stamps, strict=True)
         ]
         damage = HotDamage(places)
+        ends: dict[QueueId, int] = {}
         for queue in sorted(self._queues.bases.keys() | scan.units.keys()):
+            least = self._queues.data_end(queue, 0) if is_lacking else known.get(queue, 0)
             if queue in scan.units:
-                scan.fill(queue, known.get(queue, 0))
+                scan.fill(queue, least)
             self._look_at(queue, scan, damage)
+            first, units = scan.units.get(queue, (least, b""))
+            if queue in scan.units or not is_left(self._queues, queue, deleted):
+                ends[queue] = first + len(units) // UNIT_BYTES
+        if is_lacking and (found.is_lacking or damage or self._queues.irregular):
+            damage.ends = DurableEnds(scan.end, ends, self._log.min_position)
         return damage
+
+    def _found(self, deleted: DeletedQueues) -> tuple[Directory, bool]:
+        """Return the state of the directory, and whether a start needs a sound log: R7."""
+        directory = self._directory
+        file = DurableEndsFile(directory.durable_ends)
+        found = Directory(
+            directory.was_closed,
+            directory.checkpoint(),
+            file.read(),
+            deleted,
+            has_lost_ends=file.is_damaged,
+        )
+        if fits(self._log, found):
+            return found, found.is_lacking
+        return replace(found, durable=None), found.was_closed
 
     def _look_at(self, queue: QueueId, scan: Scan, damage: HotDamage) -> None:
         """Compare a queue's units with those of its records."""
@@ -162,7 +186,7 @@ class HotRepair:
             rows = np.flatnonzero(_are_within(wanted, [place.damage]))
             if len(rows):
                 place.lost[queue] = _ranges(rows + start)
-        seen = Damage("", self._log.min_position, scan.end)  # a sound record there is in the scan
+        seen = Damage("", self._log.min_position, INT64_MAX)  # a sound record is in the scan
         lost = _are_within(wanted, [seen])
         is_sound = np.zeros(len(wanted), bool)
         is_sound[first - start :] = True
@@ -214,6 +238,8 @@ class HotRepair:
             for first, units in wrong.units:
                 self._write_units(wrong.queue, first, units)
         self._queues.sync()
+        if damage.ends is not None:  # last: the files are what it says
+            DurableEndsFile(self._directory.durable_ends).write_both(damage.ends)
 
     def _refuse_small(self, damage: Damage) -> None:
         is_last = damage.end == self._log.base_of(damage.position) + self._log.file_bytes
