@@ -171,8 +171,9 @@ class Follower:
             remember = partial(followed.run, clock)
             tasks = [tier.run, watch, reporter.run, remember]
             if config.upkeep.expires:
-                tier.upkeep.topic_hours.update(await topic_hours(self._store_dir))
-                tasks.append(partial(keep_topic_times, self._store_dir, tier, clock))
+                look = partial(topic_hours, self._store_dir)
+                tier.upkeep.topic_hours.update(await look())
+                tasks.append(partial(keep_topic_times, look, tier, clock))
             await stack.enter_async_context(running(tasks))
             stack.push_async_callback(tier.close)
             stack.push_async_callback(followed.keep)

@@ -27,7 +27,7 @@ from tieredstore.hot.log.directory import StoreDirectory
 from tieredstore.hot.log.durable_ends import Checkpoint, DurableEnds, DurableEndsFile
 from tieredstore.hot.log.files import FileGone, NotSynced, SyncFailed, passing_open_errors
 from tieredstore.hot.log.recovery import Directory, LogEnd, finish_deletion, recover
-from tieredstore.hot.log.topics import RESERVE_TIME, TopicsFile
+from tieredstore.hot.log.topics import TopicsFile
 from tieredstore.hot.options import HotWriteOptions
 
 LOGGER = logging.getLogger("tieredstore.hot")
@@ -313,8 +313,7 @@ class Appender:
             NotFound: the topic does not exist.
             OSError: the file cannot be written.
         """
-        text = None if hours is None else str(hours)
-        self._topics.set_attribute(topic, RESERVE_TIME, text, self._clock.now_ms())
+        self._topics.set_retention(topic, hours, self._clock.now_ms())
 
     def delete_topics(self, topics: Collection[str]) -> Deletion:
         """Delete all queues of topics. On the appending thread.

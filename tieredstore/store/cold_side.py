@@ -57,7 +57,7 @@ from tieredstore.session.owner import open_owner, refuse_overlap
 from tieredstore.session.reader import open_reader
 from tieredstore.session.report import Look
 from tieredstore.session.takeover import refuse_living_owner, watch_ownership
-from tieredstore.session.topic_retention import keep_topic_times, topic_hours
+from tieredstore.session.topic_retention import OwnTopicTimes, keep_topic_times
 from tieredstore.store.levels import Span
 
 LOGGER = logging.getLogger("tieredstore.store")
@@ -260,6 +260,7 @@ class ColdSide:
         """Begin paused. `agreed`: the tier's state of queues already compared with the hot log."""
         self.feed = feed
         self.tier = tier
+        self.topic_times = OwnTopicTimes(log.root, tier)
         self.fetcher = TieredMessageFetcher(tier, options=config.fetcher, clock=clock)
         self.dispatcher = TieredDispatcher(
             feed,
@@ -544,8 +545,9 @@ async def open_cold_side(
             )
             tasks = [tier.run, watch, cold.dispatch_forever, partial(cold.report_outages, clock)]
             if config.upkeep.expires:  # nothing may expire before longer retentions are known
-                tier.upkeep.topic_hours.update(await topic_hours(log.root))
-                tasks.append(partial(keep_topic_times, log.root, tier, clock))
+                look = cold.topic_times.hours
+                tier.upkeep.topic_hours.update(await look())
+                tasks.append(partial(keep_topic_times, look, tier, clock))
             await stack.enter_async_context(running(tasks))
             stack.push_async_callback(tier.close)
             stack.push_async_callback(cold.commit_rest)

@@ -29,7 +29,6 @@ from tieredstore.lifetime import cause, running
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.session.owner import PASSING, when_usable
 from tieredstore.session.places import directory_of, local_directory
-from tieredstore.session.topic_retention import topic_hours
 from tieredstore.store import topic_deletion
 from tieredstore.store.cold_side import (
     ColdSide,
@@ -594,7 +593,7 @@ class TieredMessageStore:
         await self._local.set_retention(topic, hours)
         if self.cold is not None and self._config.upkeep.expires:
             with suppress(Unavailable):  # the next poll of the file tries again
-                await self.cold.tier.set_retention(await topic_hours(self._local.root))
+                await self.cold.tier.set_retention(await self.cold.topic_times.hours())
 
     async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
         """Delete all topics but those in `retained` and system topics; as `delete_topics`."""

@@ -1,5 +1,6 @@
 """`reserve.time` of a topic: set by an operator, a call or a command, and never overwritten."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tieredstore
+from container.metadata.records import Topic
 from provider.errors import NotFound
 from tests.support.hot_store import SMALL, appender_at, new_message, put
 from tieredstore import LocalMessageStore, NewMessage
 from tieredstore.cli.main import cli
-from tieredstore.session.topic_retention import topic_hours
+from tieredstore.hot.log.topics import ConfirmedTime
+from tieredstore.session.topic_retention import kept_hours, topic_hours
 from tieredstore.store.plugins import PluggedStore
 from tieredstore.store.tiered import TieredMessageStore
 
@@ -131,3 +134,88 @@ def test_a_command_sets_it(tmp_path: Path) -> None:
     assert attributes(tmp_path, "Ledger") == {}
     assert "give HOURS, or --default" in command("set-retention", "Ledger", status=2).stderr
     assert "no such topic" in command("set-retention", "Nowhere", "1", status=1).stderr
+
+
+KNOWN = Topic("Ledger", 1, retention_hours=8760, updated_ms=100)
+NEW = Topic("Ledger", 1)
+
+
+@pytest.mark.parametrize(
+    ("hours", "confirmed", "tiered", "kept"),
+    [
+        (8760, None, KNOWN, 8760),
+        (9999, None, KNOWN, 9999),
+        (760, None, KNOWN, 8760),
+        (-1, None, KNOWN, 8760),
+        (760, (760, 100), KNOWN, 760),
+        (-1, (-1, 101), KNOWN, -1),
+        (760, (760, 99), KNOWN, 8760),  # it was lengthened since
+        (760, (1760, 101), KNOWN, 8760),
+        (760, (1760, 101), NEW, 1760),
+        (24, None, NEW, 24),
+        (24, None, None, 24),
+        (24, (-1, 0), NEW, 24),
+        (-1, (9999, 101), NEW, 9999),
+    ],
+)
+def test_a_shorter_time_counts_once_it_is_confirmed(
+    hours: int, confirmed: tuple[int, int] | None, tiered: Topic | None, kept: int
+) -> None:
+    time = None if confirmed is None else ConfirmedTime(*confirmed)
+    assert kept_hours(hours, time, tiered, default=72) == kept
+
+
+async def test_a_wrong_digit_deletes_nothing_until_it_is_confirmed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def hours_of(store: TieredMessageStore | PluggedStore) -> tuple[int, int]:
+        assert store.cold is not None
+        await store.cold.tier_now()
+        tier = store.cold.tier
+        await tier.set_retention(await store.cold.topic_times.hours())
+        return tier.upkeep.topic_hours["Ledger"], tier.state.topics["Ledger"].retention_hours
+
+    def rot(right: bytes, wrong: bytes) -> None:
+        raw = topics_file(tmp_path / "hot").read_bytes()
+        assert right in raw
+        topics_file(tmp_path / "hot").write_bytes(raw.replace(right, wrong))
+
+    async with opened(tmp_path) as store:
+        await store.put_message(NewMessage("Ledger", 0, b"x"))
+        await store.set_retention("Ledger", 8760)
+        assert await hours_of(store) == (8760, 8760)
+    rot(b'"8760"', b'"0760"')
+    for turn in range(2):
+        async with opened(tmp_path) as store:
+            assert await hours_of(store) == (8760, 8760)
+            await store.put_message(NewMessage(f"Another{turn}", 0, b"x"))  # the file is written
+            await store.set_retention(f"Another{turn}", 5)
+            assert await hours_of(store) == (8760, 8760)
+    assert "has reserve.time 760 for the topic Ledger" in caplog.text
+    assert "kept for 8760 hours until `tieredstore set-retention` sets it" in caplog.text
+    assert attributes(tmp_path / "hot", "Ledger") == {"reserve.time": "0760"}
+    sizes = [f"{key}={value}" for key, value in SETTINGS.items() if "Size" in key]
+    settings = (f"storePathRootDir={tmp_path / 'hot'}", *sizes)
+    given = [word for setting in settings for word in ("-D", setting)]
+    done = await asyncio.to_thread(
+        CliRunner().invoke, cli, [*given, "set-retention", "Ledger", "760"]
+    )
+    assert done.exit_code == 0, done.output
+    async with opened(tmp_path) as store:
+        assert await hours_of(store) == (760, 760)
+
+
+async def test_a_file_that_is_lost_or_cannot_be_read_changes_no_time(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.put_message(NewMessage("Ledger", 0, b"x"))
+        assert store.cold is not None
+        await store.cold.tier_now()
+        await store.set_retention("Ledger", 24)
+        await store.set_retention("Ledger", 8760)  # the backup has 24, which was confirmed
+        for harm in (lambda path: path.write_bytes(b"{"), lambda path: path.unlink()):
+            harm(topics_file(tmp_path / "hot"))
+            assert await store.cold.topic_times.hours() == {}
+    async with opened(tmp_path) as store:
+        assert store.cold is not None
+        await store.put_message(NewMessage("Another", 0, b"x"))
+        assert (await store.cold.topic_times.hours())["Ledger"] == 8760

@@ -2,11 +2,12 @@
 
 import json
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from container.names.queue_id import QueueId
+from container.record.checksum import crc32c
 from provider.errors import Corrupt, NotFound
 from provider.names import is_there
 from tieredstore.hot.log.files import replace_file
@@ -14,6 +15,36 @@ from tieredstore.hot.log.files import replace_file
 LOGGER = logging.getLogger("tieredstore.hot")
 RESERVE_TIME = "reserve.time"
 """RocketMQ's attribute of a topic: its retention in the tier, in hours."""
+CONFIRMED = "confirmedReserveTimes"
+"""Extension of the file: retentions that a command or a program set, each with a checksum."""
+
+
+class ConfirmedTime(NamedTuple):
+    """Retention of a topic that a command or a program set."""
+
+    hours: int
+    """-1: the default."""
+    at_ms: int
+    """Time of the call, Unix ms."""
+
+
+def confirmed_times(document: Mapping[str, Any]) -> dict[str, ConfirmedTime]:
+    """Return the confirmed retentions by topic, without those whose checksum is wrong. Pure."""
+    found: dict[str, ConfirmedTime] = {}
+    rows: object = document.get(CONFIRMED)
+    for topic, row in cast("dict[str, Any]", rows).items() if isinstance(rows, dict) else ():
+        try:
+            one = ConfirmedTime(int(row["hours"]), int(row["atMs"]))
+            is_right = row["crc32c"] == _checksum(topic, one)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            continue
+        if is_right:
+            found[topic] = one
+    return found
+
+
+def _checksum(topic: str, time: ConfirmedTime) -> str:
+    return f"{crc32c(f'{time.hours} {time.at_ms} {topic}'.encode()):08x}"
 
 
 def with_queues(document: dict[str, Any], queues: Iterable[QueueId], queues_min: int) -> bool:
@@ -81,8 +112,8 @@ class TopicsFile:
             self._write(document, now_ms)
         self._known |= new
 
-    def set_attribute(self, topic: str, name: str, value: str | None, now_ms: int) -> None:
-        """Set an attribute of a topic, such as `reserve.time`; None: remove it. Durable on return.
+    def set_retention(self, topic: str, hours: int | None, now_ms: int) -> None:
+        """Set `reserve.time` of a topic, and confirm it; None: the default. Durable on return.
 
         All else in the file stays as it is.
 
@@ -95,12 +126,14 @@ class TopicsFile:
         if config is None:
             raise NotFound("there is no such topic", topic)
         attributes = dict(config.get("attributes") or {})
-        attributes.pop(name, None)
-        if value is not None:
-            attributes[name] = value
-        if config.get("attributes") != attributes:
-            config["attributes"] = attributes
-            self._write(document, now_ms)
+        attributes.pop(RESERVE_TIME, None)
+        if hours is not None:
+            attributes[RESERVE_TIME] = str(hours)
+        config["attributes"] = attributes
+        time = ConfirmedTime(-1 if hours is None else hours, now_ms)
+        row = {"hours": time.hours, "atMs": time.at_ms, "crc32c": _checksum(topic, time)}
+        document[CONFIRMED] = {**(document.get(CONFIRMED) or {}), topic: row}
+        self._write(document, now_ms)
 
     def _current(self) -> tuple[dict[str, Any], bool]:
         """Return a copy of the file's present document, and whether it is the last written one.
@@ -138,6 +171,7 @@ class TopicsFile:
         document, _ = self._current()
         for topic in topics:
             document.get("topicConfigTable", {}).pop(topic, None)
+            document.get(CONFIRMED, {}).pop(topic, None)
         self._write(document, now_ms)
 
     def _write(self, document: dict[str, Any], now_ms: int) -> None:
@@ -170,7 +204,8 @@ def _is_document(document: object) -> bool:
     found = cast("dict[str, Any]", document)
     table: Any = found.get("topicConfigTable", {})
     version: Any = found.get("dataVersion", {})
-    if not isinstance(table, dict) or not isinstance(version, dict):
+    confirmed: Any = found.get(CONFIRMED, {})
+    if not all(isinstance(one, dict) for one in (table, version, confirmed)):
         return False
     configs = list(cast("dict[str, Any]", table).values())
     numbers: list[Any] = [cast("dict[str, Any]", version).get("counter", 0)]
