@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from provider.setting import GIB, KIB, MIB, Kind, setting
+
 HOUR_MS = 3_600_000
-MIB = 1 << 20
 CUT_PLANS_MAX = 16
 """Attempts to plan a truncation while the queue changes."""
 
@@ -12,24 +13,61 @@ CUT_PLANS_MAX = 16
 class TierOptions:
     """Roll rules: RocketMQ's where it has them, so that equal messages give equal files."""
 
-    commit_log_bytes_max: int = 1 << 30
-    """Limit of a CommitLog segment, in bytes (`tieredStoreCommitLogMaxSize`). The segment is closed
-    before the record that would exceed it. A longer record gets a segment of its own."""
-    consume_queue_bytes_max: int = 100 * MIB
-    """Limit of a ConsumeQueue segment, in bytes (`tieredStoreConsumeQueueMaxSize`)."""
-    extent_bytes_max: int = 4 * MIB
-    """Limit of an extent, which has one checksum, in bytes. The extent is closed before it exceeds
-    it."""
-    rolling_age_hours: int = 24
-    """A CommitLog segment is closed before a message stored this much later than its first
-    (`commitLogRollingInterval`), in hours of store timestamps ..."""
-    rolling_bytes_min: int = 16 * MIB
-    """... unless it is still shorter than this, in bytes (`commitLogRollingMinimumSize`)."""
-    cut_grace_hours: int = 72
-    """Time that the bytes of truncated messages (`repair`) are kept, in hours."""
-    takeover_wait_s_max: float = 2.0
-    """Time that a new owner waits for the previous one to release its segments, in seconds. After
-    that it continues beside it in segments of its own."""
+    commit_log_bytes_max: int = setting(
+        "tieredStoreCommitLogMaxSize",
+        Kind.BYTES,
+        GIB,
+        "Maximum length of a CommitLog segment.",
+        least=KIB,
+    )
+    """The segment is closed before the record that would exceed it. A longer record gets a segment
+    of its own."""
+    consume_queue_bytes_max: int = setting(
+        "tieredStoreConsumeQueueMaxSize",
+        Kind.BYTES,
+        100 * MIB,
+        "Maximum length of a ConsumeQueue segment; a multiple of 20.",
+        least=20,
+    )
+    extent_bytes_max: int = setting(
+        "tieredStoreExtentMaxSize",
+        Kind.BYTES,
+        4 * MIB,
+        "Maximum bytes of a segment that share one checksum.",
+        least=KIB,
+    )
+    """An extent is closed before it exceeds this."""
+    rolling_age_hours: int = setting(
+        "commitLogRollingInterval",
+        Kind.HOURS,
+        24,
+        "Maximum age between the first and the last message of a CommitLog segment that is long "
+        "enough to roll.",
+    )
+    """Hours of store timestamps."""
+    rolling_bytes_min: int = setting(
+        "commitLogRollingMinimumSize",
+        Kind.BYTES,
+        16 * MIB,
+        "Minimum length of a CommitLog segment before its age can close it (see "
+        "commitLogRollingInterval).",
+        least=0,
+    )
+    cut_grace_hours: int = setting(
+        "tieredStoreCutGraceTime",
+        Kind.HOURS,
+        72,
+        "How long `repair` keeps the bytes of the messages that it unpublished.",
+        least=0,
+    )
+    takeover_wait_s_max: float = setting(
+        "tieredStoreTakeoverTimeout",
+        Kind.MILLISECONDS,
+        2000,
+        "Maximum time that a new owner waits for the earlier owner to stop writing.",
+        least=0,
+    )
+    """After that the new owner continues beside the earlier one in segments of its own."""
 
     @property
     def rolling_age_ms(self) -> int:

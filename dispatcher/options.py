@@ -6,6 +6,7 @@ from typing import Literal
 
 from container.queue.point_reads import READ_BYTES_MAX
 from container.record.unit import UNIT_BYTES
+from provider.setting import MIB, Kind, setting
 
 Backfill = Literal["all", "none"] | timedelta
 """First offset of a queue that the tier does not have: "all": its oldest local message; "none":
@@ -32,19 +33,47 @@ class DispatchOptions:
         ValueError: the sizes contradict each other; the sentence names them and the reason.
     """
 
-    batch_messages_max: int = 4096
-    """Messages that make a queue due (`tieredStoreGroupCommitCount`)."""
-    batch_bytes_max: int = 4 << 20
-    """Bytes of records that make a queue due (`tieredStoreGroupCommitSize`)."""
-    batch_age_s_max: float = 0.5
-    """Age in seconds at which a waiting message makes its queue due
-    (`tieredStoreGroupCommitTimeout`). RocketMQ's default of 30 s would keep a lone message
-    unreadable that long; here it must be readable from a POSIX tier within a second."""
-    batches_per_commit_max: int = 8
-    """Most batches in one commit of a queue with a backlog."""
-    bytes_in_flight_max: int = 64 << 20
-    """Bytes of records and units claimed and not yet durable, over all queues. A single larger
-    message is still committed, in a round of its own."""
+    batch_messages_max: int = setting(
+        "tieredStoreGroupCommitCount",
+        Kind.COUNT,
+        4096,
+        "Number of waiting messages at which a queue's batch is committed.",
+        unit="messages",
+        object_default=1 << 20,
+    )
+    batch_bytes_max: int = setting(
+        "tieredStoreGroupCommitSize",
+        Kind.BYTES,
+        4 * MIB,
+        "Number of waiting bytes at which a queue's batch is committed.",
+        object_default=64 * MIB,
+    )
+    batch_age_s_max: float = setting(
+        "tieredStoreGroupCommitTimeout",
+        Kind.MILLISECONDS,
+        500,
+        "Maximum time that a message waits before its batch is committed (RocketMQ: 30000).",
+        least=0,
+        object_default=75_000,
+    )
+    """RocketMQ's default of 30 s would keep a lone message unreadable that long. Here it must be
+    readable from a POSIX tier within a second."""
+    batches_per_commit_max: int = setting(
+        "tieredStoreBatchesPerCommit",
+        Kind.COUNT,
+        8,
+        "Maximum number of batches in one commit of a queue that has a backlog.",
+        unit="batches",
+    )
+    bytes_in_flight_max: int = setting(
+        "tieredStoreBytesInFlight",
+        Kind.BYTES,
+        64 * MIB,
+        "Maximum bytes that are read and not yet durable, over all queues; memory is twice that.",
+        object_default=128 * MIB,
+    )
+    """Counts records and units. A single larger message is still committed, in a round of its
+    own."""
     rounds_max: int = 2
     """Concurrent rounds: one is read and planned while another is written and synced."""
     round_queues_max: int = 1024
@@ -54,14 +83,27 @@ class DispatchOptions:
     smaller share makes fewer rounds, each of more queues."""
     round_bytes_due: int = 0
     """Bytes of all waiting queues together that make all of them due. 0: no such limit."""
-    references_max: int = 1 << 20
-    """References of waiting messages kept over all queues. Beyond it, each queue keeps 256."""
+    references_max: int = setting(
+        "tieredStoreWaitingMax",
+        Kind.COUNT,
+        1 << 20,
+        "Maximum number of waiting messages that are indexed in memory (20 bytes each), over all "
+        "queues.",
+        unit="messages",
+    )
+    """Beyond it, each queue keeps 256."""
     poll_s_max: float = 0.2
     """Longest wait for the hot log between two polls, in seconds. With the age limit it bounds the
     delay of a message."""
-    backfill: Backfill = "all"
-    """First offset of queues that exist when the dispatcher starts and that the tier does not
-    have. Later queues begin at their first message."""
+    backfill: Backfill = setting(
+        "tieredStoreBackfill",
+        Kind.BACKFILL,
+        "all",
+        "Where the first start begins: all, none, or messages of a duration like 36h or 7d "
+        "(RocketMQ: 2 minutes).",
+    )
+    """Applies to queues that exist when the dispatcher starts and that the tier does not have.
+    Later queues begin at their first message."""
     openings_max: int = 4
     """Concurrent workers that open queues and compare them with the tier."""
     opened_together_max: int = 256
@@ -75,8 +117,13 @@ class DispatchOptions:
     """Pause after the first failure, in seconds. Each further failure doubles it."""
     backoff_s_max: float = 30.0
     """Longest pause between two attempts, in seconds."""
-    close_s_max: float = 10.0
-    """Longest time that `close` spends on commits, in seconds."""
+    close_s_max: float = setting(
+        "tieredStoreShutdownTimeout",
+        Kind.MILLISECONDS,
+        10_000,
+        "Maximum time that a stop spends on committing the messages that are waiting.",
+        least=0,
+    )
 
     def __post_init__(self) -> None:
         for name in (

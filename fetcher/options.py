@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 
 from container.record.unit import UNIT_BYTES
+from provider.setting import KIB, MIB, Kind, setting
 
 COLUMN_BYTES = 40
 """Bytes of a cached message without its record: four columns of 8 bytes and two of 4."""
@@ -18,41 +19,91 @@ class FetcherOptions:
         ValueError: a number is negative or not positive, or two options contradict each other.
     """
 
-    verify: bool = True
-    """Verify the checksums of each read (`tieredStoreCrcCheckEnable`); see
-    `TieredMessageFetcher`."""
+    verify: bool = setting(
+        "tieredStoreCrcCheckEnable",
+        Kind.SWITCH,
+        default=True,
+        meaning="True: reading compares topic, tags and body checksum of each message. False: only "
+        "headers (RocketMQ: no effect).",
+    )
+    """See `TieredMessageFetcher`."""
     extent_bytes_max: int = 4 << 20
     """Bytes of units that share a checksum and that a filtered read reads together
     (`tieredStoreExtentMaxSize`). Reads of a tier with larger extents hold more."""
-    cache_enabled: bool = True
-    """Cache runs and read ahead (`readAheadCacheEnable`). Otherwise each call reads exactly its
-    result."""
-    run_messages_max: int = 4096
-    """Most messages of one read, and most offsets that one call examines
-    (`readAheadMessageCountThreshold`)."""
-    run_bytes_max: int = 16 << 20
-    """Most bytes of records of one read, except for a single larger message
-    (`readAheadMessageSizeThreshold`)."""
-    cache_age_s_max: float = 15.0
-    """Seconds without use after which a run is dropped (`readAheadCacheExpireDuration`, in ms)."""
-    cache_bytes_max: int = 256 << 20
-    """Bytes of memory of the cached runs, columns included (`readAheadCacheSizeThresholdRate` is a
-    share of Java's heap, which has no counterpart here)."""
+    cache_enabled: bool = setting(
+        "readAheadCacheEnable",
+        Kind.SWITCH,
+        default=True,
+        meaning=(
+            "True: messages that were read are cached, and reading continues ahead of the reader."
+        ),
+    )
+    """Without it each call reads exactly its result."""
+    run_messages_max: int = setting(
+        "readAheadMessageCountThreshold",
+        Kind.COUNT,
+        4096,
+        "Maximum number of messages in one read from storage.",
+        unit="messages",
+        least=32,
+        object_default=16_384,
+    )
+    """Also the most offsets that one call examines."""
+    run_bytes_max: int = setting(
+        "readAheadMessageSizeThreshold",
+        Kind.BYTES,
+        16 * MIB,
+        "Maximum bytes of records in one read from storage; a larger message is read alone.",
+        object_default=32 * MIB,
+    )
+    cache_age_s_max: float = setting(
+        "readAheadCacheExpireDuration",
+        Kind.MILLISECONDS,
+        15_000,
+        "Time after its last use at which a cached range of messages is dropped.",
+    )
+    cache_bytes_max: int = setting(
+        "readAheadCacheSize",
+        Kind.BYTES,
+        256 * MIB,
+        "Maximum bytes that the cache occupies (RocketMQ: a share of Java's heap).",
+    )
+    """Includes the columns."""
     window_messages_min: int = 32
     """Messages of a read for a group that is not known to read in order (RocketMQ: 32)."""
     window_step_messages: int = 512
     """Least growth of a window in messages. A window doubles each time that it is used up."""
-    gap_bytes_max: int = 16 << 10
-    """Unwanted bytes between two wanted messages that are read as well, to save a request."""
+    gap_bytes_max: int = setting(
+        "readAheadGapSize",
+        Kind.BYTES,
+        16 * KIB,
+        "Maximum number of unwanted bytes between two wanted messages that are read too, to save "
+        "a request.",
+        least=0,
+        object_default=256 * KIB,
+    )
     whole_share_min: float = 0.75
     """Share of wanted bytes from which on a filtered read reads all messages, which serves every
     group."""
-    prefetches_max: int = 2
-    """Concurrent reads ahead. Demand reads do not count and do not wait for these."""
+    prefetches_max: int = setting(
+        "readAheadPrefetchMax",
+        Kind.COUNT,
+        2,
+        "Maximum number of reads ahead that are under way at once; reads that a caller waits for "
+        "come first.",
+        unit="reads",
+        least=0,
+        object_default=8,
+    )
     demands_max: int = 256
     """Concurrent demand reads. Further ones wait; a cache hit never waits."""
-    bytes_in_flight_max: int = 64 << 20
-    """Bytes of records being read at once, demand first. A larger message is read alone."""
+    bytes_in_flight_max: int = setting(
+        "readAheadBytesInFlight",
+        Kind.BYTES,
+        64 * MIB,
+        "Maximum bytes of records in all reads that are under way, over all readers.",
+    )
+    """Demand reads go first. A larger message is read alone."""
     messages_in_flight_max: int = 1 << 20
     """Messages being read at once. Each takes 60 bytes of units and columns."""
     readers_max: int = 4096

@@ -3,13 +3,22 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from provider.setting import GIB, KIB, MIB, Kind, setting
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PosixOptions:
     """Threads, descriptors and memory of a `PosixStore`."""
 
-    read_threads_max: int = 4
-    """Threads for listings, sizes, and reads that miss the page cache."""
+    read_threads_max: int = setting(
+        "tieredStoreReadThreads",
+        Kind.COUNT,
+        4,
+        "Number of threads that read bytes which are not in the page cache.",
+        unit="threads",
+        most=1024,
+    )
+    """They serve listings and sizes, too."""
     write_threads_max: int = 2
     """Threads for creates, separate from the readers' so that no read waits for a sync. More than
     two did not raise the rate of syncs on the measured disk. Appends and deletions have one thread
@@ -17,9 +26,16 @@ class PosixOptions:
     sync_threads_max: int = 4
     """Threads that sync the files of one round of appends, its own thread included. The journal of
     a file system combines concurrent syncs."""
-    files_open_max: int = 512
-    """Descriptors kept open, at least 8. The least recently used ones are closed. Work under way
-    may add three for each thread. The root is held open in addition."""
+    files_open_max: int = setting(
+        "tieredStoreOpenFilesMax",
+        Kind.COUNT,
+        512,
+        "Maximum number of the tier's files that are kept open.",
+        unit="files",
+        least=8,
+    )
+    """The least recently used ones are closed. Work under way may add three for each thread. The
+    root is held open in addition."""
     loop_read_bytes_max: int = 1 << 20
     """Longest read in bytes that is tried on the event loop, where 1 MiB from the page cache costs
     42 us (decision 0003). A longer read, or the rest of a `read_many` that is longer in total, goes
@@ -33,10 +49,16 @@ class PosixOptions:
     length."""
     temporary_age_s_min: float = 3600.0
     """Age in seconds from which on left-over temporary files are removed."""
-    reserve_bytes: int = 4 << 20
-    """Bytes of disk space that an appending store reserves for objects while it is open
-    (`posix/work.py`), so that a full disk holds no data that cannot be published. 0: none. The
-    journal entry of a round of 10,000 queues takes about 4 MiB."""
+    reserve_bytes: int = setting(
+        "tieredStoreReserveSize",
+        Kind.BYTES,
+        4 * MIB,
+        "Room that tiering keeps for the tier's metadata, so that a full disk holds nothing that "
+        "cannot be published; 0: none.",
+        least=0,
+    )
+    """Reserved by an appending store while it is open (`posix/work.py`). The journal entry of a
+    round of 10,000 queues takes about 4 MiB."""
 
     def __post_init__(self) -> None:
         threads = min(self.read_threads_max, self.write_threads_max, self.sync_threads_max)
@@ -73,14 +95,31 @@ class RangeOptions:
 
     gap_bytes_max: int = 256 << 10
     """Bytes between two wanted ranges of an object that are read as well, to save a request."""
-    request_bytes_max: int = 16 << 20
-    """Most bytes of one request. A longer range is read by concurrent requests and joined. The
-    slice of a queue in a part is seldom longer (decision 0043)."""
-    hedge_after_s: float = 0.0
-    """Seconds without a response after which a second request for the same bytes is sent; 0:
-    never."""
-    hedge_share_max: float = 0.05
-    """Share of requests that may be sent a second time. The first one always may."""
+    request_bytes_max: int = setting(
+        "readAheadRequestSize",
+        Kind.BYTES,
+        16 * MIB,
+        "Maximum bytes of one request to an object store; a longer range is read in pieces side "
+        "by side.",
+        least=KIB,
+    )
+    """The slice of a queue in a part is seldom longer (decision 0043)."""
+    hedge_after_s: float = setting(
+        "readAheadHedgeDelay",
+        Kind.MILLISECONDS,
+        0,
+        "Time after which a read from an object store that has no answer is asked for a second "
+        "time; 0: never.",
+        least=0,
+    )
+    hedge_share_max: float = setting(
+        "readAheadHedgeShare",
+        Kind.PERCENT,
+        5,
+        "Maximum share of reads that are asked for a second time (see readAheadHedgeDelay).",
+        most=100,
+    )
+    """The first one always may."""
 
     def __post_init__(self) -> None:
         if self.request_bytes_max <= 0 or self.gap_bytes_max < 0:
@@ -91,15 +130,30 @@ ENTRY_BYTES = 400
 """Bytes of memory of a file's name, its place in the LRU order, and its place in its object."""
 
 
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskCacheOptions:
     """Place and bounds of the disk cache of a remote store."""
 
-    directory: Path | None = None
-    """Directory of the cache; None: no cache."""
-    bytes_max: int = 10 << 30
-    """Disk space of all files in bytes, of all processes in one directory together. Directories
-    take up to 1 MiB more."""
+    directory: Path | None = setting(
+        "readAheadDiskCachePath",
+        Kind.PATH,
+        "",
+        "Directory that keeps what was read from an object store, over restarts; processes may "
+        "share it. Empty: none.",
+        convert=_path,
+    )
+    """None: no cache."""
+    bytes_max: int = setting(
+        "readAheadDiskCacheSize",
+        Kind.BYTES,
+        10 * GIB,
+        "Maximum bytes of files in readAheadDiskCachePath; the longest unused go first.",
+    )
+    """Counts the files of all processes in the directory. Directories take up to 1 MiB more."""
     entries_max: int = 200_000
     """Most files. Each takes `ENTRY_BYTES` of memory."""
     pause_s: float = 60.0
@@ -113,9 +167,6 @@ class DiskCacheOptions:
         return 0 if self.directory is None else ENTRY_BYTES * self.entries_max
 
 
-KIB = 1 << 10
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectOptions:
     """Concurrency and timeouts of an `FsspecStore`.
@@ -124,20 +175,43 @@ class ObjectOptions:
         ValueError: a number is not positive.
     """
 
-    requests_max: int = 32
-    """Concurrent reads, listings and deletions. Further ones wait."""
+    requests_max: int = setting(
+        "objectStoreRequestsMax",
+        Kind.COUNT,
+        32,
+        "Maximum number of requests under way at once, uploads apart, of which there are 8.",
+        unit="requests",
+        most=1024,
+    )
     uploads_max: int = 8
     """Concurrent creates, counted separately so that no reader waits for an upload."""
-    request_s_max: float = 60.0
-    """Timeout of a request without bytes, in seconds."""
+    request_s_max: float = setting(
+        "objectStoreRequestTimeout",
+        Kind.MILLISECONDS,
+        60_000,
+        "Maximum time of a request that moves no bytes; each 512 KiB give it a second more.",
+    )
     bytes_per_s_min: int = 512 * KIB
     """Bytes for which a request may take one second more: the rate of the slowest usable link."""
 
-    upload_bytes_per_s_max: int = 0
-    """Most bytes written in a second; 0: no limit. Applied by `provider/stores/throttled.py`, not
-    by the store itself."""
-    download_bytes_per_s_max: int = 0
-    """Most bytes read in a second; 0: no limit. Applied as `upload_bytes_per_s_max`."""
+    upload_bytes_per_s_max: int = setting(
+        "objectStoreUploadRateMax",
+        Kind.BYTES,
+        0,
+        "Maximum number of bytes that are sent to an object store in a second; 0: any number.",
+        unit="bytes a second",
+        least=0,
+    )
+    """Applied by `provider/stores/throttled.py`, not by the store itself."""
+    download_bytes_per_s_max: int = setting(
+        "objectStoreDownloadRateMax",
+        Kind.BYTES,
+        0,
+        "Maximum number of bytes that are read from an object store in a second; 0: any number.",
+        unit="bytes a second",
+        least=0,
+    )
+    """Applied as `upload_bytes_per_s_max`."""
 
     def __post_init__(self) -> None:
         if min(self.requests_max, self.uploads_max, self.request_s_max, self.bytes_per_s_min) <= 0:

@@ -91,14 +91,15 @@ if TYPE_CHECKING:
     from tieredstore.following.statistics import ScanStatistics
     from tieredstore.hot.encoding import Appended, MessageRefused, NewMessage
     from tieredstore.hot.options import HotWriteOptions
-    from tieredstore.hot.retention import RetentionOptions, UntieredPolicy
+    from tieredstore.hot.options import RetentionOptions, UntieredPolicy
     from tieredstore.message import Message
     from tieredstore.metrics.summary import Loss, QueueSummary, TopicSummary
     from tieredstore.reader.cursor import QueueCursor
     from tieredstore.reader.readable_tier import ReadableTier
     from tieredstore.store.forwarding import ForwardingMessageStore
     from tieredstore.store.levels import Level
-    from tieredstore.store.local import LocalMessageStore, ReadLimits
+    from tieredstore.hot.options import ReadLimits
+    from tieredstore.store.local import LocalMessageStore
     from tieredstore.store.plugins import PluggedStore, PluginContext
     from tieredstore.store.protocol import GetMessageResult, MessageStore
     from tieredstore.store.tiered import TieredMessageStore
@@ -203,14 +204,15 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
     "tieredstore.following.directory.layout": ("NotAStore",),
     "tieredstore.following.statistics": ("ScanStatistics",),
     "tieredstore.hot.encoding": ("Appended", "MessageRefused", "NewMessage",),
-    "tieredstore.hot.options": ("HotWriteOptions",),
-    "tieredstore.hot.retention": ("RetentionOptions", "UntieredPolicy"),
+    "tieredstore.hot.options": (
+        "HotWriteOptions", "ReadLimits", "RetentionOptions", "UntieredPolicy",
+    ),
     "tieredstore.message": ("Message",),
     "tieredstore.reader.readable_tier": ("ReadableTier",),
     "tieredstore.reader.cursor": ("QueueCursor",),
     "tieredstore.store.forwarding": ("ForwardingMessageStore",),
     "tieredstore.store.levels": ("Level",),
-    "tieredstore.store.local": ("LocalMessageStore", "ReadLimits",),
+    "tieredstore.store.local": ("LocalMessageStore",),
     "tieredstore.store.plugins": ("PluggedStore", "PluginContext",),
     "tieredstore.store.protocol": ("GetMessageResult", "MessageStore"),
     "tieredstore.store.tiered": ("TieredMessageStore",),

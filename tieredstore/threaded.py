@@ -14,7 +14,7 @@ from container.lookup.query import QueryResult
 from container.queue.time_index import Boundary, TimeRules
 from container.record.message import StoredMessage
 from provider.errors import Closed, StoreError
-from tieredstore.hot import Appended, NewMessage
+from tieredstore.hot.encoding import Appended, NewMessage
 from tieredstore.store.levels import Level
 from tieredstore.store.plugins import PluggedStore
 from tieredstore.store.protocol import GetMessageResult

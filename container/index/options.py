@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from container.index.items import KEY_ITEM_DTYPE
+from provider.setting import MIB, Kind, setting
 
-MIB = 1 << 20
 BUILDING_ITEM_BYTES = 200
 """Memory per item while a file is built from memory or files: sorted copies, sort keys and the
 file."""
@@ -16,21 +16,38 @@ INLINE_ITEMS_MAX = 16_384
 class IndexOptions:
     """Triggers for sealing collected keys into a file, and limits of reads for it."""
 
-    items_max: int = 500_000
-    """Items of one file (`tieredStoreIndexFileMaxIndexNum`). One commit may exceed it."""
+    items_max: int = setting(
+        "tieredStoreIndexFileMaxIndexNum",
+        Kind.COUNT,
+        500_000,
+        "Number of keys in an index file (RocketMQ: 20000000); 272 bytes of memory each.",
+        unit="keys",
+        most=50_000_000,
+    )
+    """A commit may exceed it."""
     covered_bytes_max: int = 1024 * MIB
     """Limit of records whose keys are in no file, in bytes. A restart reads them again."""
-    age_s_max: float = 10_800.0
-    """Age of its first item at which a file is sealed (`tieredStoreIndexFileRollingIdleInterval`),
-    in seconds."""
+    age_s_max: float = setting(
+        "tieredStoreIndexFileRollingIdleInterval",
+        Kind.MILLISECONDS,
+        10_800_000,
+        "Time after which keys are written into an index file, however few they are.",
+    )
     finish_items_min: int = 65_536
     """A clean end seals a file with at least this many items ..."""
     finish_bytes_min: int = 64 * MIB
     """... or this many bytes of records. Fewer are faster to read again than to keep."""
     catch_up_bytes_max: int = 256 * MIB
     """Limit of records that one run of upkeep reads for unknown keys, in bytes."""
-    merged_items_max: int = 1 << 20
-    """Items of a merged file (`tieredStoreIndexFileMergedMaxIndexNum`)."""
+    merged_items_max: int = setting(
+        "tieredStoreIndexFileMergedMaxIndexNum",
+        Kind.COUNT,
+        1 << 20,
+        "Number of keys in an index file that smaller ones are merged into; 200 bytes of memory "
+        "each.",
+        unit="keys",
+        most=50_000_000,
+    )
     merge_growth: float = 4.0
     """A file is merged if the new one has this multiple of its items."""
 

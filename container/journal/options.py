@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-MIB = 1 << 20
+from provider.setting import MIB, Kind, setting
 
 
 class RandomSource(Protocol):
@@ -44,14 +44,31 @@ class JournalOptions:
     """Bytes of entries that one batch reads at the start or while following."""
     catch_up_entries_max: int = 64
     """Entries that one batch reads at the start or while following."""
-    claim_s_max: float = 5.0
-    """Pause of an owner for each claim on the tier by another process, in seconds. Enough for some
-    ten requests of the claimant, which may have died since."""
-    heartbeat_s: float = 30.0
-    """Interval of the signs of life of an owner that writes no entries, in seconds."""
-    lease_s: float = 90.0
-    """Time without a sign of life after which an owner counts as dead, in seconds of the observer's
-    monotonic clock. At least twice `heartbeat_s`."""
+    claim_s_max: float = setting(
+        "tieredStoreClaimTimeout",
+        Kind.MILLISECONDS,
+        5000,
+        "How long an owner stands back when another process wants to take its tier.",
+        least=0,
+        most=600_000,
+    )
+    """Enough for some ten requests of the claimant, which may have died since."""
+    heartbeat_s: float = setting(
+        "tieredStoreOwnerHeartbeatInterval",
+        Kind.MILLISECONDS,
+        30_000,
+        "Interval of the signs of life of an owner that writes nothing; each is one request.",
+        least=100,
+    )
+    lease_s: float = setting(
+        "tieredStoreOwnerLease",
+        Kind.MILLISECONDS,
+        90_000,
+        "Time without a sign of life after which a start replaces an owner; at least twice the "
+        "heartbeat interval.",
+        least=200,
+    )
+    """Measured on the observer's monotonic clock."""
     listing_s_max: float = 60.0
     """Limit of a trusted listing, in seconds. A slower one is repeated if a decision depends on
     objects that it lacks. A replaced boundary stays for twice this time (snapshots and entries:

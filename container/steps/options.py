@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-MIB = 1 << 20
+from provider.setting import KIB, MIB, Kind, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,25 @@ class UpkeepOptions:
     """Limit in seconds of a step's interval, which doubles with each failure in a row."""
     finish_s_max: float = 10.0
     """Time that a clean end waits for the last run of all steps, in seconds."""
-    snapshot_entries_max: int = 1000
-    """A snapshot is written after this many entries."""
+    snapshot_entries_max: int = setting(
+        "tieredStoreJournalSnapshotCount",
+        Kind.COUNT,
+        1000,
+        "Number of journal entries after which a snapshot of the metadata is written.",
+        unit="journal entries",
+    )
     finish_entries_max: int = 32
     """A clean end leaves fewer entries than this after the newest snapshot."""
     snapshot_age_s_max: float = 300.0
     """A snapshot is written when the oldest entry after the last one has this age in seconds."""
-    grace_s: float = 600.0
-    """Seconds that replaced entries and snapshots stay readable."""
+    grace_s: float = setting(
+        "tieredStoreJournalGraceTime",
+        Kind.MILLISECONDS,
+        600_000,
+        "How long journal entries and snapshots stay readable after a newer snapshot replaced "
+        "them.",
+        least=0,
+    )
     undeletable_after_tries: int = 3
     """Failed deletions after which an object is reported as undeletable. Retries continue without
     end, each after twice the delay: first after `grace_s` ..."""
@@ -38,63 +49,158 @@ class UpkeepOptions:
     """Objects that one run deletes."""
     orphan_queues_per_step_max: int = 200
     """Limit of queue directories that one run lists in search of orphans."""
-    extents_max: int = 64
-    """Small extents of an open segment, on a store of parts. More are merged at once."""
+    extents_max: int = setting(
+        "tieredStoreSegmentExtentsMax",
+        Kind.COUNT,
+        64,
+        "Small pieces of an open segment in an object store; more are merged at once.",
+        unit="pieces",
+        least=16,
+        most=4096,
+    )
     merge_fan: int = 16
     """Adjacent small extents of one level that are merged into one of the next, > 1."""
-    merge_extents_min: int = 1024
-    """A merge waits until it saves this many extents, over all queues, unless a segment has too
-    many."""
-    seal_bytes_min: int = 16 * MIB
-    """Size in bytes from which a sealed segment gets objects of its own. Smaller ones are gathered
-    in shared objects, once they have so many bytes together ..."""
-    seal_wait_s_max: float = 3600.0
-    """... or the oldest was sealed this many seconds ago."""
-    scrubs: bool = False
-    """Whether the owner verifies the tier in the background (`tieredStoreScrubEnable`)."""
-    scrub_interval_s: float = 3600.0
-    """Seconds between two parts of a scrub."""
-    scrub_operations_max: int = 1000
-    """Requests after which a part of a scrub ends."""
-    repack_bytes_max: int = 32 * MIB
-    """Bytes of one job of merging or gathering, and of the objects that it creates. Its memory is
-    twice that and 8 MiB."""
+    merge_extents_min: int = setting(
+        "tieredStoreMergeExtentsMin",
+        Kind.COUNT,
+        1024,
+        "Small pieces over all queues from which on a merge is worth its requests.",
+        unit="pieces",
+        most=1_000_000,
+    )
+    """A segment with more than `extents_max` does not wait for this."""
+    seal_bytes_min: int = setting(
+        "tieredStoreSealSize",
+        Kind.BYTES,
+        16 * MIB,
+        "Bytes from which on a closed segment in an object store gets objects of its own; smaller "
+        "ones share objects.",
+        least=64 * KIB,
+        most=64 * MIB,
+    )
+    """Smaller segments are gathered in shared objects, once they have so many bytes together or
+    after `seal_wait_s_max`."""
+    seal_wait_s_max: float = setting(
+        "tieredStoreSealTimeout",
+        Kind.MILLISECONDS,
+        3_600_000,
+        "Maximum time that small closed segments wait to be gathered (see tieredStoreSealSize).",
+        least=1000,
+    )
+    scrubs: bool = setting(
+        "tieredStoreScrubEnable",
+        Kind.SWITCH,
+        default=False,
+        meaning=(
+            "True: the owner verifies the tier in the background, as `tieredstore scrub` does, and "
+            "goes on where that stopped."
+        ),
+    )
+    scrub_interval_s: float = setting(
+        "tieredStoreScrubInterval",
+        Kind.MILLISECONDS,
+        3_600_000,
+        "Interval between two parts of a scrub (see tieredStoreScrubEnable).",
+        least=100,
+    )
+    scrub_operations_max: int = setting(
+        "tieredStoreScrubMaxOperations",
+        Kind.COUNT,
+        1000,
+        "Requests after which a part of a scrub ends; one reads up to 16 MiB (see "
+        "tieredStoreScrubEnable).",
+        unit="requests",
+    )
+    repack_bytes_max: int = setting(
+        "tieredStoreMergeBytesMax",
+        Kind.BYTES,
+        32 * MIB,
+        "Bytes that one merge rewrites, and of the objects that it makes; memory is twice that.",
+        least=64 * KIB,
+        most=64 * MIB,
+    )
     repack_runs_max: int = 4096
     """Runs of extents in one job. The transaction that publishes it has some 200 bytes for each."""
     sealed_segments_max: int = 8
     """Sealed segments of one flat file that stay in the snapshot. More move to a manifest."""
     manifests_per_level_max: int = 8
     """Manifests of one flat file and level. More are merged to one of the next level."""
-    expires: bool = False
-    """Whether messages are deleted by age and size (`tieredStoreDeleteFileEnable`)."""
-    retention_hours: int = 72
-    """Retention in hours since the store time, for topics without one of their own
-    (`tieredStoreFileReservedTime`)."""
-    topic_bytes_max: int = 0
-    """Limit of record bytes of a topic, over all of its queues. 0: unlimited
-    (`tieredStoreTopicReservedSize`)."""
+    expires: bool = setting(
+        "tieredStoreDeleteFileEnable",
+        Kind.SWITCH,
+        default=False,
+        meaning="True: messages older than tieredStoreFileReservedTime are deleted (RocketMQ's "
+        "default). False: none ever is.",
+    )
+    retention_hours: int = setting(
+        "tieredStoreFileReservedTime",
+        Kind.HOURS,
+        72,
+        "Age from which on messages expire, unless their topic has a reserve.time (see "
+        "tieredStoreDeleteFileEnable).",
+    )
+    """Hours since the store time."""
+    topic_bytes_max: int = setting(
+        "tieredStoreTopicReservedSize",
+        Kind.BYTES,
+        0,
+        "Bytes of messages kept of each topic, the newest; 0: any number (see "
+        "tieredStoreDeleteFileEnable).",
+        least=0,
+    )
+    """Counts bytes of records, over all queues of the topic."""
     offloads: bool = False
     """Whether there is a second store (`tieredStoreOffloadPath`)."""
     offload_place: str = ""
     """Place of the second store for display, without secrets. "" if not configured."""
-    offload_age_hours: int = 0
-    """Age in hours of its newest message from which a sealed segment is offloaded. 0: never by age
-    (`tieredStoreOffloadAge`)."""
-    offload_topic_bytes: int = 0
-    """Limit of a topic's record bytes in the first store, over all of its queues. Sealed segments
-    beyond it are offloaded, the oldest first. 0: unlimited (`tieredStoreOffloadTopicSize`)."""
-    offload_lag_s: float = 14_400.0
-    """Seconds that the first store keeps offloaded bytes (`tieredStoreOffloadDeletionLag`).
-    Segments that would expire within that time are not offloaded."""
+    offload_age_hours: int = setting(
+        "tieredStoreOffloadAge",
+        Kind.HOURS,
+        0,
+        "Age of its newest message from which on a segment is closed and offloaded (see "
+        "tieredStoreOffloadPath); 0: never by age.",
+        least=0,
+    )
+    offload_topic_bytes: int = setting(
+        "tieredStoreOffloadTopicSize",
+        Kind.BYTES,
+        0,
+        "Bytes of messages that the first store keeps of each topic, the newest; 0: any number.",
+        least=0,
+    )
+    """Sealed segments beyond it are offloaded, the oldest first."""
+    offload_lag_s: float = setting(
+        "tieredStoreOffloadDeletionLag",
+        Kind.MILLISECONDS,
+        14_400_000,
+        "How long the first store keeps what was offloaded; what would expire within that time is "
+        "not offloaded.",
+        least=0,
+    )
     offload_extent_bytes_max: int = 64 * MIB
     """Bytes above which an extent is offloaded in pieces of `repack_bytes_max`, each an extent of
     its own."""
-    offload_bytes_in_flight_max: int = 128 * MIB
-    """Bytes of segments being copied at once, each counted twice: for the write, and for the read
-    back (`tieredStoreOffloadBytesInFlight`). One copy may always proceed."""
+    offload_bytes_in_flight_max: int = setting(
+        "tieredStoreOffloadBytesInFlight",
+        Kind.BYTES,
+        128 * MIB,
+        "Maximum bytes of segments that are being offloaded at once, each counted twice: as it is "
+        "written, and as it is read back.",
+    )
+    """A copy may always proceed."""
     offload_copies_max: int = 8
     """Segments being copied at once, including those that wait for publication."""
-    offload_interval_s: float = 600.0
-    """Seconds between searches for segments to offload (`tieredStoreOffloadInterval`)."""
-    expiry_interval_s: float = 3600.0
-    """Seconds between searches for expired messages (`tieredStoreDeleteFileInterval`)."""
+    offload_interval_s: float = setting(
+        "tieredStoreOffloadInterval",
+        Kind.MILLISECONDS,
+        600_000,
+        "Interval between looks for segments to offload by age and size.",
+        least=100,
+    )
+    expiry_interval_s: float = setting(
+        "tieredStoreDeleteFileInterval",
+        Kind.MILLISECONDS,
+        3_600_000,
+        "Interval between looks for messages that have expired (see tieredStoreDeleteFileEnable).",
+        least=100,
+    )

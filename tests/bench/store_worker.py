@@ -20,7 +20,7 @@ from tieredstore.bench.figure import Figure, settle, stopwatch
 from tieredstore.bench.measure import BROKER, CLUSTER
 from tieredstore.bench.synthetic_store import SyntheticStore
 from tieredstore.config.effective import Config
-from tieredstore.hot import NewMessage
+from tieredstore.hot.encoding import NewMessage
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
 

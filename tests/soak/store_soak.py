@@ -17,7 +17,8 @@ from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
 from tieredstore.config.effective import Config
-from tieredstore.hot import HotWriteOptions, NewMessage, RetentionOptions
+from tieredstore.hot.encoding import NewMessage
+from tieredstore.hot.options import HotWriteOptions, RetentionOptions
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
 

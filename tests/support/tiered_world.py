@@ -24,7 +24,7 @@ from provider.testing.memory import MemoryStore
 from tests.support.hot_store import SMALL
 from tests.support.store_reader import findings
 from tieredstore.config.effective import Config
-from tieredstore.hot import HotWriteOptions, RetentionOptions
+from tieredstore.hot.options import HotWriteOptions, RetentionOptions
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
 

@@ -24,8 +24,7 @@ from provider.errors import (
 from provider.posix.files import as_verdict
 from tieredstore.cli.signals import Signalled
 from tieredstore.cli.streams import BUG, FINDINGS, OWNED, UNAVAILABLE, WRONG_USE
-from tieredstore.config.sources import ConfigError
-from tieredstore.config.store_keys import PLUG_IN_NOTE
+from tieredstore.config.sources import PLUG_IN_NOTE, ConfigError
 from tieredstore.lifetime import cause
 
 QUEUES_SAID_MAX = 8

@@ -20,8 +20,8 @@ from dispatcher.options import DRAIN_PATIENCE_S, DispatchOptions
 from fetcher.options import FetcherOptions
 from provider.options import DiskCacheOptions, ObjectOptions, PosixOptions, RangeOptions
 from provider.stores.throttled import TransferLimits
-from tieredstore.config.building import Setting, build, in_keys
-from tieredstore.config.key import Key, Kind, Value
+from provider.setting import Key, Kind, Value
+from tieredstore.config.building import Setting, build
 from tieredstore.config.keys import JAVA_ONLY, KEYS
 from tieredstore.config.location import (
     OFFLOAD_PATH,
@@ -49,11 +49,10 @@ from tieredstore.config.sources import (
     refuse_misspelt,
 )
 from tieredstore.following.options import HotLogOptions
+from tieredstore.hot.options import HotWriteOptions, RetentionOptions
 
 if TYPE_CHECKING:
     from tieredstore.config.prices import Limits, PriceTable
-    from tieredstore.hot.options import HotWriteOptions
-    from tieredstore.hot.retention import RetentionOptions
 
 
 def fetcher_options(settings: Mapping[str, Setting]) -> FetcherOptions:
@@ -76,12 +75,6 @@ def range_options(settings: Mapping[str, Setting]) -> RangeOptions:
     """The gap is that of the fetcher: both coalesce the same ranges."""
     gap_bytes_max = int(settings["readAheadGapSize"].value)
     return build(RangeOptions, settings, gap_bytes_max=gap_bytes_max)
-
-
-def disk_cache_options(settings: Mapping[str, Setting]) -> DiskCacheOptions:
-    """Return the options of the disk cache of an object store; off without a directory."""
-    path = str(settings["readAheadDiskCachePath"].value)
-    return build(DiskCacheOptions, settings, directory=Path(path) if path else None)
 
 
 OBJECT_SNAPSHOT_AGE_S = 900.0
@@ -119,20 +112,6 @@ OBJECT_REMEMBER_S = 900.0
 OBJECT_DRAIN_PATIENCE_S = 300.0
 OBJECT_ROUND_QUEUES_MAX = 1 << 14
 """Queues of one round: each costs a few bytes there, and a file and syncs on a directory."""
-
-OPTIONS = (
-    DiskCacheOptions,
-    DispatchOptions,
-    FetcherOptions,
-    HotLogOptions,
-    IndexOptions,
-    JournalOptions,
-    ObjectOptions,
-    PosixOptions,
-    RangeOptions,
-    TierOptions,
-    UpkeepOptions,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,35 +188,30 @@ class Config:
             reason = check_path_component(str(effective[name].value))
             if reason is not None:
                 raise ConfigError(f"{name} ({effective[name].origin}) is part of a path: {reason}")
-        try:
-            objects = build(ObjectOptions, effective)
-            dispatch = _dispatch(effective, is_object=is_object)
-            return cls(
-                settings=effective,
-                java_only=[pair for name, pair in last.items() if name in JAVA_ONLY],
-                foreign=[
-                    p for name, p in last.items() if name not in KEYS and name not in JAVA_ONLY
-                ],
-                tier=_tier(effective),
-                journal=build(JournalOptions, effective),
-                upkeep=upkeep_options(effective, is_object=is_object),
-                posix=build(PosixOptions, effective),
-                objects=objects,
-                storage=ObjectStorage.of(effective, environment),
-                dispatch=dispatch,
-                hot=_hot(effective, dispatch),
-                fetcher=fetcher_options(effective),
-                ranges=range_options(effective),
-                disk_cache=disk_cache_options(effective),
-                index=build(IndexOptions, effective),
-                limits=TransferLimits(
-                    objects.upload_bytes_per_s_max, objects.download_bytes_per_s_max
-                ),
-            )
-        except ConfigError:
-            raise
-        except ValueError as error:
-            raise ConfigError(in_keys(str(error))) from error
+        objects = build(ObjectOptions, effective)
+        dispatch = _dispatch(effective, is_object=is_object)
+        return cls(
+            settings=effective,
+            java_only=[pair for name, pair in last.items() if name in JAVA_ONLY],
+            foreign=[
+                p for name, p in last.items() if name not in KEYS and name not in JAVA_ONLY
+            ],
+            tier=_tier(effective),
+            journal=build(JournalOptions, effective),
+            upkeep=upkeep_options(effective, is_object=is_object),
+            posix=build(PosixOptions, effective),
+            objects=objects,
+            storage=ObjectStorage.of(effective, environment),
+            dispatch=dispatch,
+            hot=_hot(effective, dispatch),
+            fetcher=fetcher_options(effective),
+            ranges=range_options(effective),
+            disk_cache=build(DiskCacheOptions, effective),
+            index=build(IndexOptions, effective),
+            limits=TransferLimits(
+                objects.upload_bytes_per_s_max, objects.download_bytes_per_s_max
+            ),
+        )
 
     @property
     def cluster(self) -> str:
@@ -271,14 +245,14 @@ class Config:
         return [name.strip() for name in names if name.strip()]
 
     @property
-    def hot_write(self) -> "HotWriteOptions":
+    def hot_write(self) -> HotWriteOptions:
         """Options for writing our own hot log; see `own_store.write_options` for errors."""
         from tieredstore.config.own_store import write_options  # noqa: PLC0415 - readers need none
 
         return write_options(self.settings)
 
     @property
-    def retention(self) -> "RetentionOptions":
+    def retention(self) -> RetentionOptions:
         """Retention of our own hot log; see `own_store.retention_options` for errors."""
         from tieredstore.config.own_store import retention_options  # noqa: PLC0415 - likewise
 

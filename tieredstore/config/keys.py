@@ -1,22 +1,21 @@
-"""Every key of the configuration, declared once: name, unit, default, meaning, field.
+"""Table of the configuration's keys, in the order of `conf/broker.conf`, and its text.
 
-Also keys of the Java tiered store without effect here, and the text of `conf/broker.conf`.
+The keys of options are declared with their fields (`provider/setting.py`), all others here.
+Also keys of the Java tiered store without effect here.
 """
 
 from collections.abc import Mapping
 
-from tieredstore.config.key import Key, Kind
-from tieredstore.config.store_keys import HOT_LOG
-from tieredstore.config.tier_keys import (
-    BROKER,
-    BY_KEY,
-    COLD_TO_READER,
-    OBJECT_STORE,
-    OFFLOAD,
-    PARTS,
-    RETENTION,
-    SCRUBBING,
-)
+from container.index.options import IndexOptions
+from container.journal.options import JournalOptions
+from container.options import TierOptions
+from container.steps.options import UpkeepOptions
+from dispatcher.options import DispatchOptions
+from fetcher.options import FetcherOptions
+from provider.options import DiskCacheOptions, ObjectOptions, PosixOptions, RangeOptions
+from provider.setting import PORT, Key, Kind, keys_of
+from tieredstore.following.options import HotLogOptions
+from tieredstore.hot.options import HotWriteOptions, ReadLimits, RetentionOptions
 
 _NO_HEAP = "There is no Java heap; readAheadCacheSize bounds the cache."
 _PLUG_IN = "Java classes are not loaded; the tier is a directory with a journal of its own."
@@ -39,345 +38,466 @@ JAVA_ONLY: Mapping[str, str] = {
 }
 """Each of these keys, and why it has no effect."""
 
-
-KIB = 1 << 10
-MIB = 1 << 20
-GIB = 1 << 30
-
 LEVELS = ("DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORCE")
+OUR_PLUG_IN = "tieredstore.TieredMessageStore"
+SCHEME = "s3"
+"""Scheme of the URL that `objectStoreBucket` abbreviates."""
 
-_TIER = (
-    Key(
-        "tieredStoreFilePath",
-        Kind.PATH,
-        "",
-        "Place of the tier: a directory, or a URL such as s3://bucket/prefix. Must be given.",
-        is_machines=True,
+OPTIONS = (
+    DiskCacheOptions,
+    DispatchOptions,
+    FetcherOptions,
+    HotLogOptions,
+    HotWriteOptions,
+    IndexOptions,
+    JournalOptions,
+    ObjectOptions,
+    PosixOptions,
+    RangeOptions,
+    ReadLimits,
+    RetentionOptions,
+    TierOptions,
+    UpkeepOptions,
+)
+_SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
+    "The broker": (
+        Key(
+            "brokerClusterName",
+            Kind.TEXT,
+            "DefaultCluster",
+            "Name of the broker's cluster; a component of the tier's paths.",
+        ),
+        Key(
+            "brokerName",
+            Kind.TEXT,
+            "",
+            "Name of the broker; a component of the tier's paths. Default: the host's name, under "
+            "which no tier is begun.",
+            is_machines=True,
+        ),
+        Key(
+            "tieredStoreNameCheckEnable",
+            Kind.SWITCH,
+            default=True,
+            meaning=(
+                "Refuse a store whose own config/topics.json names another broker or cluster; "
+                "false after such a file was copied."
+            ),
+        ),
+        Key(
+            "storePathRootDir",
+            Kind.PATH,
+            "",
+            "The broker's store directory; `tier` only reads it. Default: store in the home "
+            "directory.",
+            is_machines=True,
+        ),
+        "storePathCommitLog",
+        "readOnlyCommitLogStorePaths",
+        "enableDLegerCommitLog",
+        Key(
+            "storeType",
+            Kind.TEXT,
+            "default",
+            "Where the broker keeps its ConsumeQueues: files (default) or RocksDB "
+            "(defaultRocksDB).",
+        ),
+        Key(
+            "enableControllerMode",
+            Kind.SWITCH,
+            default=False,
+            meaning=(
+                "True if the broker is replicated: a message is tiered once no clean election "
+                "takes it back."
+            ),
+        ),
+        Key(
+            "allAckInSyncStateSet",
+            Kind.SWITCH,
+            default=False,
+            meaning=(
+                "True if all replicas in sync acknowledge a message before the broker confirms "
+                "it: it is tiered at once."
+            ),
+        ),
+        Key(
+            "haMaxTimeSlaveNotCatchup",
+            Kind.MILLISECONDS,
+            15_000,
+            "Silence after which a replicated broker drops a replica: messages above the confirm "
+            "offset wait so long.",
+        ),
+        Key(
+            "checkSyncStateSetPeriod",
+            Kind.MILLISECONDS,
+            5_000,
+            "How often a replicated broker looks for silent replicas; such messages wait that long "
+            "too.",
+        ),
+        Key(
+            "readUnCommitted",
+            Kind.SWITCH,
+            default=False,
+            meaning="True if the broker shows messages to consumers before they are confirmed.",
+        ),
+        Key(
+            "duplicationEnable",
+            Kind.SWITCH,
+            default=False,
+            meaning=(
+                "True if the broker replicates by its older switch: as with enableControllerMode."
+            ),
+        ),
+        "maxMessageSize",
     ),
-    Key(
-        "tieredStorageLevel",
-        Kind.LEVEL,
-        "NOT_IN_DISK",
-        "DISABLE stops tiering (RocketMQ: it continues); all other levels tier.",
+    "Our own hot log": (
+        Key(
+            "messageStorePlugIn",
+            Kind.TEXT,
+            OUR_PLUG_IN,
+            "Stores around the hot log, the outermost first: package.module.Class or an entry "
+            "point, with commas (RocketMQ: none).",
+        ),
+        Key(
+            "brokerIP1",
+            Kind.TEXT,
+            "127.0.0.1",
+            "Address of the broker that new messages name (RocketMQ: the host's own).",
+        ),
+        Key(
+            "listenPort",
+            Kind.COUNT,
+            10_911,
+            "Port of the broker that new messages name; nothing listens there.",
+            unit=PORT,
+            least=0,
+            most=65_535,
+        ),
+        "defaultTopicQueueNums",
+        "mappedFileSizeCommitLog",
+        "mappedFileSizeConsumeQueue",
+        "flushDiskType",
+        "flushIntervalCommitLog",
+        "flushIntervalConsumeQueue",
+        "enabledAppendPropCRC",
+        "maxTransferCountOnMessageInMemory",
+        "maxTransferBytesOnMessageInMemory",
+        "maxTransferCountOnMessageInDisk",
+        "maxTransferBytesOnMessageInDisk",
+        "accessMessageInMemoryMaxRatio",
+        "fileReservedTime",
+        Key(
+            "deleteWhen",
+            Kind.DAY_HOURS,
+            "04",
+            "Hours of the local day in which files are deleted by their age, with semicolons: "
+            "04;16.",
+        ),
+        "diskMaxUsedSpaceRatio",
+        "diskSpaceCleanForciblyRatio",
+        "cleanFileForciblyEnable",
+        "diskSpaceWarningLevelRatio",
+        "tieredStoreUntieredPolicy",
+        "deleteFileBatchMax",
+        "cleanResourceInterval",
     ),
-    Key(
+    "The tier": (
+        Key(
+            "tieredStoreFilePath",
+            Kind.PATH,
+            "",
+            "Place of the tier: a directory, or a URL such as s3://bucket/prefix. Must be given.",
+            is_machines=True,
+        ),
+        Key(
+            "tieredStorageLevel",
+            Kind.LEVEL,
+            "NOT_IN_DISK",
+            "DISABLE stops tiering (RocketMQ: it continues); all other levels tier.",
+        ),
         "tieredStoreCommitLogMaxSize",
-        Kind.BYTES,
-        GIB,
-        "Maximum length of a CommitLog segment.",
-        "TierOptions.commit_log_bytes_max",
-        least=KIB,
-    ),
-    Key(
         "tieredStoreConsumeQueueMaxSize",
-        Kind.BYTES,
-        100 * MIB,
-        "Maximum length of a ConsumeQueue segment; a multiple of 20.",
-        "TierOptions.consume_queue_bytes_max",
-        least=20,
-    ),
-    Key(
         "commitLogRollingInterval",
-        Kind.HOURS,
-        24,
-        "Maximum age between the first and the last message of a CommitLog segment that is long "
-        "enough to roll.",
-        "TierOptions.rolling_age_hours",
-    ),
-    Key(
         "commitLogRollingMinimumSize",
-        Kind.BYTES,
-        16 * MIB,
-        "Minimum length of a CommitLog segment before its age can close it (see "
-        "commitLogRollingInterval).",
-        "TierOptions.rolling_bytes_min",
-        least=0,
-    ),
-    Key(
         "tieredStoreExtentMaxSize",
-        Kind.BYTES,
-        4 * MIB,
-        "Maximum bytes of a segment that share one checksum.",
-        "TierOptions.extent_bytes_max",
-        least=KIB,
-    ),
-    Key(
         "tieredStoreCrcCheckEnable",
-        Kind.SWITCH,
-        default=True,
-        meaning=(
-            "True: reading compares topic, tags and body checksum of each message. False: only "
-            "headers (RocketMQ: no effect)."
-        ),
-        sets="FetcherOptions.verify",
-    ),
-    Key(
         "tieredStoreBodyCheckEnable",
-        Kind.SWITCH,
-        default=False,
-        meaning="True: tiering compares each body with its checksum, and says what rotted.",
-        sets="HotLogOptions.checks_bodies",
-    ),
-    Key(
-        "tieredStoreExtentCheckEnable",
-        Kind.SWITCH,
-        default=False,
-        meaning=(
-            "True: reading also compares the checksum of every extent touched, and reads it whole "
-            "(tieredStoreExtentMaxSize)."
+        Key(
+            "tieredStoreExtentCheckEnable",
+            Kind.SWITCH,
+            default=False,
+            meaning=(
+                "True: reading also compares the checksum of every extent touched, and reads it "
+                "whole (tieredStoreExtentMaxSize)."
+            ),
         ),
-    ),
-    Key(
         "tieredStoreCutGraceTime",
-        Kind.HOURS,
-        72,
-        "How long `repair` keeps the bytes of the messages that it unpublished.",
-        "TierOptions.cut_grace_hours",
-        least=0,
-    ),
-    Key(
         "tieredStoreTakeoverTimeout",
-        Kind.MILLISECONDS,
-        2000,
-        "Maximum time that a new owner waits for the earlier owner to stop writing.",
-        "TierOptions.takeover_wait_s_max",
-        least=0,
-    ),
-    Key(
-        "tieredStoreOwnerCheckInterval",
-        Kind.MILLISECONDS,
-        10_000,
-        "Interval at which an owner that writes nothing looks whether another process took the "
-        "tier; 0: never.",
-        least=0,
-        object_default=60_000,
-    ),
-    Key(
+        Key(
+            "tieredStoreOwnerCheckInterval",
+            Kind.MILLISECONDS,
+            10_000,
+            "Interval at which an owner that writes nothing looks whether another process took the "
+            "tier; 0: never.",
+            least=0,
+            object_default=60_000,
+        ),
         "tieredStoreOwnerHeartbeatInterval",
-        Kind.MILLISECONDS,
-        30_000,
-        "Interval of the signs of life of an owner that writes nothing; each is one request.",
-        "JournalOptions.heartbeat_s",
-        least=100,
-    ),
-    Key(
         "tieredStoreOwnerLease",
-        Kind.MILLISECONDS,
-        90_000,
-        "Time without a sign of life after which a start replaces an owner; at least twice the "
-        "heartbeat interval.",
-        "JournalOptions.lease_s",
-        least=200,
-    ),
-    Key(
-        "tieredStoreStatePath",
-        Kind.PATH,
-        "",
-        "Directory in which a follower without pins keeps the identity of its tier; empty: that of "
-        "systemd or of the user.",
-    ),
-    Key(
+        Key(
+            "tieredStoreStatePath",
+            Kind.PATH,
+            "",
+            "Directory in which a follower without pins keeps the identity of its tier; empty: "
+            "that of systemd or of the user.",
+        ),
         "tieredStoreJournalSnapshotCount",
-        Kind.COUNT,
-        1000,
-        "Number of journal entries after which a snapshot of the metadata is written.",
-        "UpkeepOptions.snapshot_entries_max",
-        "journal entries",
-    ),
-    Key(
         "tieredStoreJournalGraceTime",
-        Kind.MILLISECONDS,
-        600_000,
-        "How long journal entries and snapshots stay readable after a newer snapshot replaced "
-        "them.",
-        "UpkeepOptions.grace_s",
-        least=0,
-    ),
-    Key(
         "tieredStoreOpenFilesMax",
-        Kind.COUNT,
-        512,
-        "Maximum number of the tier's files that are kept open.",
-        "PosixOptions.files_open_max",
-        "files",
-        least=8,
-    ),
-    Key(
         "tieredStoreReserveSize",
-        Kind.BYTES,
-        4 * MIB,
-        "Room that tiering keeps for the tier's metadata, so that a full disk holds nothing that "
-        "cannot be published; 0: none.",
-        "PosixOptions.reserve_bytes",
-        least=0,
-    ),
-    Key(
         "tieredStoreReadThreads",
-        Kind.COUNT,
-        4,
-        "Number of threads that read bytes which are not in the page cache.",
-        "PosixOptions.read_threads_max",
-        "threads",
-        most=1024,
     ),
-)
-
-_HOT_TO_COLD = (
-    Key(
-        "tieredStoreGroupCommit",
-        Kind.SWITCH,
-        default=True,
-        meaning=(
-            "True: messages are collected into batches. False: each message is committed as soon "
-            "as it is seen."
+    "An object store as the tier": (
+        Key(
+            "objectStoreEndpoint",
+            Kind.TEXT,
+            "",
+            "URL of an object store that speaks S3, such as https://s3.example.com; it may have a "
+            "path. Empty: AWS.",
+        ),
+        Key(
+            "objectStoreBucket",
+            Kind.TEXT,
+            "",
+            "Bucket of the tier where tieredStoreFilePath is empty; the same as "
+            "tieredStoreFilePath=s3://BUCKET.",
+        ),
+        Key(
+            "objectStoreRegion",
+            Kind.TEXT,
+            "",
+            "Region of the bucket. Empty: AWS_REGION, the region of the profile, or us-east-1.",
+        ),
+        Key(
+            "objectStoreAccessKey",
+            Kind.SECRET,
+            "",
+            "Access key, from the environment only. Empty: the AWS credential chain, such as "
+            "AWS_ACCESS_KEY_ID.",
+            is_machines=True,
+        ),
+        Key(
+            "objectStoreSecretKey",
+            Kind.SECRET,
+            "",
+            "Secret key, from the environment only. Empty: the AWS credential chain, such as "
+            "AWS_SECRET_ACCESS_KEY.",
+            is_machines=True,
+        ),
+        Key(
+            "objectStoreAllowHttp",
+            Kind.SWITCH,
+            default=False,
+            meaning=(
+                "True: an http:// endpoint may be on another host, where credentials and messages "
+                "can be read on their way."
+            ),
+        ),
+        Key(
+            "objectStoreAddressing",
+            Kind.CHOICE,
+            "PATH",
+            "Place of the bucket in a URL: PATH for https://host/bucket, VIRTUAL for "
+            "https://bucket.host.",
+            choices=("PATH", "VIRTUAL"),
+        ),
+        Key(
+            "objectStoreRequesterPays",
+            Kind.SWITCH,
+            default=False,
+            meaning="True: requests accept that their caller pays, as some buckets want it.",
+        ),
+        Key(
+            "objectStoreUploadChecksum",
+            Kind.CHOICE,
+            "CRC64NVME",
+            "Checksum that goes with each upload, for the service to verify; NONE: no such header.",
+            choices=("CRC64NVME", "SHA256", "NONE"),
+        ),
+        Key(
+            "objectStoreCaBundle",
+            Kind.PATH,
+            "",
+            "File of certificates (PEM) that are trusted beside the system's. Empty: "
+            "AWS_CA_BUNDLE.",
+        ),
+        Key(
+            "objectStoreProxy",
+            Kind.TEXT,
+            "",
+            "URL of an HTTP proxy. Empty: HTTPS_PROXY or HTTP_PROXY. NO_PROXY and this host's own "
+            "addresses are excepted.",
+        ),
+        Key(
+            "objectStoreServerSideEncryption",
+            Kind.CHOICE,
+            "BUCKET",
+            "Encryption at rest that is asked for with each object; BUCKET: what the bucket is "
+            "set to.",
+            choices=("BUCKET", "AES256", "aws:kms"),
+        ),
+        Key(
+            "objectStoreKmsKeyId",
+            Kind.TEXT,
+            "",
+            "Key of aws:kms encryption (see objectStoreServerSideEncryption). Empty: the "
+            "account's.",
+        ),
+        Key(
+            "objectStoreEncryptionKeys",
+            Kind.SECRET,
+            "",
+            "Master keys of encryption before upload, from the environment only: NAME:BASE64, ... "
+            "The first one encrypts.",
+            is_machines=True,
+        ),
+        "objectStoreRequestsMax",
+        "objectStoreRequestTimeout",
+        "objectStoreUploadRateMax",
+        "objectStoreDownloadRateMax",
+        Key(
+            "objectStorePriceTable",
+            Kind.PATH,
+            "",
+            "File with the prices of the object store. Empty: the shipped one, of Amazon S3.",
+        ),
+        "tieredStoreSegmentExtentsMax",
+        "tieredStoreMergeExtentsMin",
+        "tieredStoreMergeBytesMax",
+        "tieredStoreSealSize",
+        "tieredStoreSealTimeout",
+        "tieredStoreClaimTimeout",
+    ),
+    "A second store": (
+        Key(
+            "tieredStoreOffloadPath",
+            Kind.PATH,
+            "",
+            "Second store, which closed segments move to: a URL as s3://bucket/prefix, or a "
+            "directory. Empty: none.",
+            is_machines=True,
+        ),
+        "tieredStoreOffloadAge",
+        "tieredStoreOffloadTopicSize",
+        "tieredStoreOffloadDeletionLag",
+        "tieredStoreOffloadBytesInFlight",
+        "tieredStoreOffloadInterval",
+    ),
+    "Retention": (
+        "tieredStoreDeleteFileEnable",
+        "tieredStoreFileReservedTime",
+        "tieredStoreTopicReservedSize",
+        "tieredStoreDeleteFileInterval",
+    ),
+    "Scrubbing": (
+        "tieredStoreScrubEnable",
+        "tieredStoreScrubInterval",
+        "tieredStoreScrubMaxOperations",
+    ),
+    "Hot to cold": (
+        Key(
+            "tieredStoreGroupCommit",
+            Kind.SWITCH,
+            default=True,
+            meaning=(
+                "True: messages are collected into batches. False: each message is committed as "
+                "soon as it is seen."
+            ),
+        ),
+        "tieredStoreGroupCommitTimeout",
+        "tieredStoreGroupCommitCount",
+        "tieredStoreGroupCommitSize",
+        "tieredStoreBatchesPerCommit",
+        "tieredStoreBytesInFlight",
+        "tieredStoreWaitingMax",
+        "tieredStorePollInterval",
+        "tieredStoreScanInterval",
+        "tieredStoreBackfill",
+        "tieredStorePinPath",
+        "tieredStorePinMaxSize",
+        "tieredStoreMappedBytesMax",
+        Key(
+            "tieredStoreMetricsPort",
+            Kind.COUNT,
+            0,
+            "Port of `tier --follow` and `run` for /metrics, /healthz and /readyz; 0: not served.",
+            unit="port",
+            least=0,
+            most=65_535,
+        ),
+        Key(
+            "tieredStoreMetricsHost",
+            Kind.TEXT,
+            "127.0.0.1",
+            "Address at which tieredStoreMetricsPort is served, such as 0.0.0.0 for every "
+            "interface.",
+        ),
+        Key(
+            "tieredStoreStartTimeout",
+            Kind.MILLISECONDS,
+            300_000,
+            "Maximum time that `run` and `tier --follow` wait at their start for a storage that is "
+            "away, or refuses them for now.",
+            least=0,
+        ),
+        "tieredStoreShutdownTimeout",
+    ),
+    "Cold to reader": (
+        "readAheadCacheEnable",
+        "readAheadCacheSize",
+        "readAheadCacheExpireDuration",
+        "readAheadMessageCountThreshold",
+        "readAheadMessageSizeThreshold",
+        "readAheadBytesInFlight",
+        "readAheadPrefetchMax",
+        "readAheadGapSize",
+        "readAheadRequestSize",
+        "readAheadHedgeDelay",
+        "readAheadHedgeShare",
+        "readAheadDiskCachePath",
+        "readAheadDiskCacheSize",
+    ),
+    "Messages by key": (
+        Key(
+            "messageIndexEnable",
+            Kind.SWITCH,
+            default=True,
+            meaning=(
+                "True: the keys of messages that are tiered are kept in index files, for `query`."
+            ),
+        ),
+        "tieredStoreIndexFileMaxIndexNum",
+        "tieredStoreIndexFileMergedMaxIndexNum",
+        "tieredStoreIndexFileRollingIdleInterval",
+        Key(
+            "tieredStoreIndexFileMaxHashSlotNum",
+            Kind.COUNT,
+            5_000_000,
+            "Number of slots of RocketMQ's own open index files, to read them (--java-metadata); "
+            "ours have as many as fit.",
+            unit="slots",
+            most=2**28,
         ),
     ),
-    Key(
-        "tieredStoreGroupCommitTimeout",
-        Kind.MILLISECONDS,
-        500,
-        "Maximum time that a message waits before its batch is committed (RocketMQ: 30000).",
-        "DispatchOptions.batch_age_s_max",
-        least=0,
-        object_default=75_000,
-    ),
-    Key(
-        "tieredStoreGroupCommitCount",
-        Kind.COUNT,
-        4096,
-        "Number of waiting messages at which a queue's batch is committed.",
-        "DispatchOptions.batch_messages_max",
-        "messages",
-        object_default=1 << 20,
-    ),
-    Key(
-        "tieredStoreGroupCommitSize",
-        Kind.BYTES,
-        4 * MIB,
-        "Number of waiting bytes at which a queue's batch is committed.",
-        "DispatchOptions.batch_bytes_max",
-        object_default=64 * MIB,
-    ),
-    Key(
-        "tieredStoreBatchesPerCommit",
-        Kind.COUNT,
-        8,
-        "Maximum number of batches in one commit of a queue that has a backlog.",
-        "DispatchOptions.batches_per_commit_max",
-        "batches",
-    ),
-    Key(
-        "tieredStoreBytesInFlight",
-        Kind.BYTES,
-        64 * MIB,
-        "Maximum bytes that are read and not yet durable, over all queues; memory is twice that.",
-        "DispatchOptions.bytes_in_flight_max",
-        object_default=128 * MIB,
-    ),
-    Key(
-        "tieredStoreWaitingMax",
-        Kind.COUNT,
-        1 << 20,
-        "Maximum number of waiting messages that are indexed in memory (20 bytes each), over all "
-        "queues.",
-        "DispatchOptions.references_max",
-        "messages",
-    ),
-    Key(
-        "tieredStorePollInterval",
-        Kind.MILLISECONDS,
-        100,
-        "Interval between checks of the broker's CommitLog for new messages.",
-        "HotLogOptions.poll_s_max",
-        most=3_600_000,
-    ),
-    Key(
-        "tieredStoreScanInterval",
-        Kind.MILLISECONDS,
-        1000,
-        "Minimum interval between scans of the store directory for new topics and queues.",
-        "HotLogOptions.scan_s_min",
-        least=0,
-        most=3_600_000,
-    ),
-    Key(
-        "tieredStoreBackfill",
-        Kind.BACKFILL,
-        "all",
-        "Where the first start begins: all, none, or messages of a duration like 36h or 7d "
-        "(RocketMQ: 2 minutes).",
-        "DispatchOptions.backfill",
-    ),
-    Key(
-        "tieredStorePinPath",
-        Kind.PATH,
-        "",
-        "Directory for hard links to CommitLog files that are not tiered yet, one on each of "
-        "their volumes. Empty: no links.",
-        "HotLogOptions.pin_path",
-    ),
-    Key(
-        "tieredStorePinMaxSize",
-        Kind.BYTES,
-        64 * GIB,
-        "Maximum bytes that only pins (see tieredStorePinPath) keep on disk; above it the oldest "
-        "are dropped.",
-        "HotLogOptions.pinned_bytes_max",
-        least=0,
-    ),
-    Key(
-        "tieredStoreMappedBytesMax",
-        Kind.BYTES,
-        32 * MIB,
-        "Maximum bytes of the broker's files that are mapped and resident at once.",
-        "HotLogOptions.resident_bytes_max",
-    ),
-    Key(
-        "tieredStoreMetricsPort",
-        Kind.COUNT,
-        0,
-        "Port of `tier --follow` and `run` for /metrics, /healthz and /readyz; 0: not served.",
-        unit="port",
-        least=0,
-        most=65_535,
-    ),
-    Key(
-        "tieredStoreMetricsHost",
-        Kind.TEXT,
-        "127.0.0.1",
-        "Address at which tieredStoreMetricsPort is served, such as 0.0.0.0 for every interface.",
-    ),
-    Key(
-        "tieredStoreStartTimeout",
-        Kind.MILLISECONDS,
-        300_000,
-        "Maximum time that `run` and `tier --follow` wait at their start for a storage that is "
-        "away, or refuses them for now.",
-        least=0,
-    ),
-    Key(
-        "tieredStoreShutdownTimeout",
-        Kind.MILLISECONDS,
-        10_000,
-        "Maximum time that a stop spends on committing the messages that are waiting.",
-        "DispatchOptions.close_s_max",
-        least=0,
-    ),
-)
+}
+"""Keys by section. A name alone is that of a field's key."""
 
-SECTIONS: tuple[tuple[str, tuple[Key, ...]], ...] = (
-    ("The broker", BROKER),
-    ("Our own hot log", HOT_LOG),
-    ("The tier", _TIER),
-    ("An object store as the tier", (*OBJECT_STORE, *PARTS)),
-    ("A second store", OFFLOAD),
-    ("Retention", RETENTION),
-    ("Scrubbing", SCRUBBING),
-    ("Hot to cold", _HOT_TO_COLD),
-    ("Cold to reader", COLD_TO_READER),
-    ("Messages by key", BY_KEY),
-)
-KEYS: Mapping[str, Key] = {key.name: key for _, keys in SECTIONS for key in keys}
+_OF_FIELDS = {key.name: key for options in OPTIONS for key in keys_of(options).values()}
+SECTIONS: Mapping[str, tuple[Key, ...]] = {
+    title: tuple(_OF_FIELDS[one] if isinstance(one, str) else one for one in keys)
+    for title, keys in _SECTIONS.items()
+}
+KEYS: Mapping[str, Key] = {key.name: key for keys in SECTIONS.values() for key in keys}
 
 
 HEAD = """\
@@ -391,7 +511,7 @@ HEAD = """\
 def config_template() -> str:
     """A configuration file with every key at its default."""
     lines = [HEAD]
-    for title, keys in SECTIONS:
+    for title, keys in SECTIONS.items():
         lines.append(f"# ---- {title} ----\n")
         lines.extend(_lines(key) for key in keys)
     return "\n".join(lines)

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 
 from container.record.header import Host
-from tieredstore.config.building import Setting, build, in_keys
+from tieredstore.config.building import Setting, build
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.log_directories import SEPARATOR
-from tieredstore.hot.options import HotWriteOptions
-from tieredstore.hot.retention import RetentionOptions, UntieredPolicy
+from tieredstore.hot.options import HotWriteOptions, RetentionOptions
 
 ADDRESS, PORT = "brokerIP1", "listenPort"
 COMMIT_LOG = "storePathCommitLog"
@@ -22,17 +21,12 @@ def write_options(settings: Mapping[str, Setting]) -> HotWriteOptions:
     Raises:
         ConfigError: there is no such host, or two settings do not work together.
     """
-    try:
-        return build(
-            HotWriteOptions,
-            settings,
-            store_host=_store_host(settings),
-            commit_log_path=_commit_log(settings),
-        )
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(in_keys(str(error))) from error
+    return build(
+        HotWriteOptions,
+        settings,
+        store_host=_store_host(settings),
+        commit_log_path=_commit_log(settings),
+    )
 
 
 def retention_options(settings: Mapping[str, Setting]) -> RetentionOptions:
@@ -41,17 +35,10 @@ def retention_options(settings: Mapping[str, Setting]) -> RetentionOptions:
     Raises:
         ConfigError: two settings do not work together.
     """
-    untiered = UntieredPolicy[str(settings["tieredStoreUntieredPolicy"].value)]
     hours = str(settings["deleteWhen"].value).split(HOURS_SEPARATOR)
-    try:
-        return build(
-            RetentionOptions,
-            settings,
-            untiered=untiered,
-            delete_hours=frozenset(int(hour) for hour in hours if hour),
-        )
-    except ValueError as error:
-        raise ConfigError(in_keys(str(error))) from error
+    return build(
+        RetentionOptions, settings, delete_hours=frozenset(int(hour) for hour in hours if hour)
+    )
 
 
 def _commit_log(settings: Mapping[str, Setting]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import javaproperties
 
-from tieredstore.config.key import PORT, Key, Kind, Value
+from provider.setting import PORT, Key, Kind, Value
 from tieredstore.config.keys import JAVA_ONLY, KEYS, LEVELS
 
 OURS = ("tiered", "readahead")
@@ -30,6 +30,8 @@ ENVIRONMENT_PREFIX = "TIEREDSTORE_"
 DEFINE_ORIGIN = "-D"
 SECRET_SET = "set"  # noqa: S105 - said in place of one
 """Output in place of a secret."""
+PLUG_IN_NOTE = "a failure of the plug-in "
+"""Start of the note of an error that a user's plug-in raised; its name follows."""
 SETTINGS_ORIGIN = "settings"
 FILE_BYTES_MAX = 256 << 10
 """Maximum length of a properties file; all keys of a broker with comments are a tenth of that."""

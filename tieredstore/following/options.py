@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-MIB = 1 << 20
-GIB = 1 << 30
+from provider.setting import GIB, MIB, Kind, setting
 
 WINDOW_BYTES = 4 * MIB
 """Largest read of the CommitLog in bytes. It fails or succeeds as a whole."""
@@ -17,12 +16,23 @@ class HotLogOptions:
     (which belong to the kernel's page cache, but count as resident), and the buffers of rounds.
     """
 
-    poll_s_max: float = 0.1
-    """Longest sleep between two polls of the CommitLog's tail (`wait`), in seconds."""
-    scan_s_min: float = 1.0
-    """Shortest time in seconds between two scans of the directories for new topics and queues, and
-    of all queues, of which some changes do not show at the CommitLog's end. Scans take 0.5 % of the
-    time at most."""
+    poll_s_max: float = setting(
+        "tieredStorePollInterval",
+        Kind.MILLISECONDS,
+        100,
+        "Interval between checks of the broker's CommitLog for new messages.",
+        most=3_600_000,
+    )
+    scan_s_min: float = setting(
+        "tieredStoreScanInterval",
+        Kind.MILLISECONDS,
+        1000,
+        "Minimum interval between scans of the store directory for new topics and queues.",
+        least=0,
+        most=3_600_000,
+    )
+    """Applies to scans of all queues, too: some of their changes do not show at the CommitLog's
+    end. Scans take 0.5 % of the time at most."""
     scan_s_max: float = 60.0
     """Longest time between two such scans in seconds, whatever they cost."""
     settle_s_max: float = 2.0
@@ -30,12 +40,14 @@ class HotLogOptions:
     writes ConsumeQueue units later than records."""
     files_mapped_max: int = 512
     """Maximum of mapped files. Each holds one file descriptor."""
-    resident_bytes_max: int = 32 * MIB
-    """Mapped bytes resident before their page table entries are dropped.
-
-    ConsumeQueue files are mapped, and CommitLog files whose records are read one by one. Rounds are
-    read without a mapping.
-    """
+    resident_bytes_max: int = setting(
+        "tieredStoreMappedBytesMax",
+        Kind.BYTES,
+        32 * MIB,
+        "Maximum bytes of the broker's files that are mapped and resident at once.",
+    )
+    """ConsumeQueue files are mapped, and CommitLog files whose records are read one by one. Rounds
+    are read without a mapping."""
     round_bytes_max: int = 64 * MIB
     """Maximum of record bytes of one `records_of_round`. Each queue gets one message at least."""
     buffer_bytes_max: int = 48 * MIB
@@ -46,12 +58,26 @@ class HotLogOptions:
     """
     threads: int = 2
     """Threads that poll and read. Each blocks on pages that the page cache lacks."""
-    commit_log_path: str = ""
-    """`storePathCommitLog`, one directory or several; empty: `commitlog` in the store directory."""
-    read_only_commit_log_paths: str = ""
-    """`readOnlyCommitLogStorePaths`: directories with older files of the CommitLog."""
-    in_dledger: bool = False
-    """`enableDLegerCommitLog`: the broker's records are in a DLedger log."""
+    commit_log_path: str = setting(
+        "storePathCommitLog",
+        Kind.PATH,
+        "",
+        "The broker's CommitLog directory, or several with commas. Empty: commitlog in the store "
+        "directory.",
+        is_machines=True,
+    )
+    read_only_commit_log_paths: str = setting(
+        "readOnlyCommitLogStorePaths",
+        Kind.PATH,
+        "",
+        "Further directories of the broker's CommitLog, with its older files.",
+    )
+    in_dledger: bool = setting(
+        "enableDLegerCommitLog",
+        Kind.SWITCH,
+        default=False,
+        meaning="True if the broker's CommitLog lies in DLedger, which is refused.",
+    )
     queues_in_rocksdb: bool = False
     """`storeType=defaultRocksDB`: the broker's ConsumeQueues are in RocksDB, so that the queues are
     derived from the CommitLog. The same applies if the store has such a database."""
@@ -64,15 +90,28 @@ class HotLogOptions:
     The broker would have dropped a silent replica by then, and does not store the offset while it
     is alone. 0: at once, which is right if all replicas in sync acknowledge each message.
     """
-    checks_bodies: bool = False
-    """Whether the checksum of each body is verified before it is tiered.
-
-    A damaged body is reported, and tiered as it is.
-    """
-    pin_path: str = ""
-    """`tieredStorePinPath`, a directory on each volume of the CommitLog; empty: no pins."""
-    pinned_bytes_max: int = 64 * GIB
-    """Maximum of bytes of files that only pins keep. Above it the oldest pins are dropped."""
+    checks_bodies: bool = setting(
+        "tieredStoreBodyCheckEnable",
+        Kind.SWITCH,
+        default=False,
+        meaning="True: tiering compares each body with its checksum, and says what rotted.",
+    )
+    """A damaged body is reported, and tiered as it is."""
+    pin_path: str = setting(
+        "tieredStorePinPath",
+        Kind.PATH,
+        "",
+        "Directory for hard links to CommitLog files that are not tiered yet, one on each of "
+        "their volumes. Empty: no links.",
+    )
+    pinned_bytes_max: int = setting(
+        "tieredStorePinMaxSize",
+        Kind.BYTES,
+        64 * GIB,
+        "Maximum bytes that only pins (see tieredStorePinPath) keep on disk; above it the oldest "
+        "are dropped.",
+        least=0,
+    )
 
     def __post_init__(self) -> None:
         for name in ("poll_s_max", "scan_s_min", "scan_s_max", "settle_s_max", "unconfirmed_s_max"):

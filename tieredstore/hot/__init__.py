@@ -13,28 +13,3 @@ durableEnds  durableEnds.copy               durable watermark, and each queue's 
 truncated/                                  bytes of a torn tail that sound records follow
 ```
 """
-
-from container.errors import InUse
-from tieredstore.hot.encoding import Appended, MessageRefused, NewMessage
-from tieredstore.hot.hot_log import HotLog
-from tieredstore.hot.hot_log_source import HotLogFeed, open_feed
-from tieredstore.hot.opening import open_hot_log
-from tieredstore.hot.options import HotWriteOptions
-from tieredstore.hot.reading import Bounds
-from tieredstore.hot.retention import RetentionOptions, Trim, UntieredPolicy
-
-__all__ = [
-    "Appended",
-    "Bounds",
-    "HotLog",
-    "HotLogFeed",
-    "HotWriteOptions",
-    "InUse",
-    "MessageRefused",
-    "NewMessage",
-    "RetentionOptions",
-    "Trim",
-    "UntieredPolicy",
-    "open_feed",
-    "open_hot_log",
-]

@@ -19,6 +19,7 @@ from tieredstore.hot.appender import Appender, Deletion
 from tieredstore.hot.appending import AppendCalls, QueueEnds
 from tieredstore.hot.encoding import Appended, NewMessage
 from tieredstore.hot.log.files import ESTIMATED_SHARE
+from tieredstore.hot.options import RetentionOptions
 from tieredstore.hot.reading import (
     Bounds,
     Choose,
@@ -31,7 +32,7 @@ from tieredstore.hot.reading import (
     search_time,
     store_time,
 )
-from tieredstore.hot.retention import RetentionOptions, Trim
+from tieredstore.hot.retention import Trim
 from tieredstore.hot.trimming import HoldsBack, trim
 
 T = TypeVar("T")

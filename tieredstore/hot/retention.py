@@ -5,60 +5,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
-
-class UntieredPolicy(Enum):
-    """Policy for messages without a copy in the tier when the disk is nearly full."""
-
-    KEEP = "keep"
-    """Keep them. The disk may fill. Appends then fail, and nothing is lost."""
-    DROP = "drop"
-    """Delete the oldest file above `disk_force_ratio`. Appends continue, and the tier has a gap."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionOptions:
-    """Retention of messages in the hot log."""
-
-    reserved_s: float = 72 * 3600
-    """`fileReservedTime`: age of a file since its last write after which it is deleted, in
-    seconds."""
-    disk_clean_ratio: float = 0.75
-    """`diskMaxUsedSpaceRatio`: share of the disk in use, 0 to 1, from which on tiered files are
-    deleted at any age, the oldest first."""
-    disk_forcible_ratio: float = 0.85
-    """`diskSpaceCleanForciblyRatio`: share of the disk in use, 0 to 1, from which on files of
-    messages that are never tiered are deleted before `reserved_s`, too. Those messages are lost."""
-    clean_forcibly: bool = True
-    """`cleanFileForciblyEnable`: whether such files are ever deleted before `reserved_s`."""
-    disk_force_ratio: float = 0.90
-    """`diskSpaceWarningLevelRatio`: share of the disk in use, 0 to 1, from which on `untiered`
-    applies to files that are not tiered yet."""
-    untiered: UntieredPolicy = UntieredPolicy.KEEP
-    """`tieredStoreUntieredPolicy`."""
-    delete_hours: frozenset[int] = frozenset()
-    """`deleteWhen`: hours of the local day, 0 to 23, in which files are deleted by age; none: any
-    hour."""
-    files_max: int = 10
-    """`deleteFileBatchMax`: maximum of files of one round."""
-    interval_s: float = 10.0
-    """`cleanResourceInterval`: time between two rounds, in seconds."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.disk_clean_ratio <= self.disk_force_ratio <= 1:
-            raise ValueError(
-                f"disk_clean_ratio {self.disk_clean_ratio} and disk_force_ratio"
-                f" {self.disk_force_ratio} are not ascending within 0 to 1"
-            )
-        if not 0 < self.disk_forcible_ratio <= 1:
-            raise ValueError(f"disk_forcible_ratio {self.disk_forcible_ratio} is not within 0 to 1")
-        if self.reserved_s < 0 or self.files_max < 1:
-            raise ValueError("reserved_s is at least 0, files_max at least 1")
-        if not self.delete_hours <= frozenset(range(24)):
-            raise ValueError(f"delete_hours {sorted(self.delete_hours)} are not within 0 to 23")
-        if self.interval_s <= 0:
-            raise ValueError(f"interval_s is {self.interval_s}, not above 0")
+from tieredstore.hot.options import RetentionOptions, UntieredPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 from container.names.queue_id import QueueId
 from tieredstore.hot.appender import Appender
+from tieredstore.hot.options import RetentionOptions
 from tieredstore.hot.reading import first_with_record
-from tieredstore.hot.retention import LogFile, RetentionOptions, Trim, plan_trim
+from tieredstore.hot.retention import LogFile, Trim, plan_trim
 
 HoldsBack = Callable[[QueueId], int | None]
 """Function that returns the first offset of a queue to keep; None: all of it may be deleted."""

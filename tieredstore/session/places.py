@@ -26,11 +26,11 @@ from provider.stores.retrying import RetryingStore
 from provider.stores.throttled import ThrottledStore
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE, TwoStores
 from tieredstore.config.effective import Config
+from tieredstore.config.keys import SCHEME
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.object_store import MASTER_KEYS
 from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError, environment_name
-from tieredstore.config.tier_keys import SCHEME
 
 if TYPE_CHECKING:
     from provider.object.store import FsspecStore, RequestMeter

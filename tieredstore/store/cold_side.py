@@ -42,7 +42,8 @@ from provider.ranges import QueueOffset
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.options import HotLogOptions
-from tieredstore.hot import HotLog, HotLogFeed, open_feed
+from tieredstore.hot.hot_log import HotLog
+from tieredstore.hot.hot_log_source import HotLogFeed, open_feed
 from tieredstore.lifetime import cause, running
 from tieredstore.metrics.families import Moment
 from tieredstore.metrics.summary import Loss, TopicSummary, new_losses, summarize

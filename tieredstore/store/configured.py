@@ -7,10 +7,11 @@ from provider.clock import Clock
 from tieredstore.config.building import build
 from tieredstore.config.effective import ROCKSDB, Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.hot import HotWriteOptions, RetentionOptions
+from tieredstore.hot.options import HotWriteOptions, RetentionOptions
 from tieredstore.store.cold_side import continue_unowned
 from tieredstore.store.levels import Level
-from tieredstore.store.local import LocalMessageStore, ReadLimits
+from tieredstore.hot.options import ReadLimits
+from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.plugins import OURS, PluginContext, StoreLayers, build_layers
 
 

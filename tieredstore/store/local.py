@@ -19,18 +19,14 @@ from fetcher.result import FetchStatus, refuse_bounds
 from fetcher.tag_filter import Subscription, parse_subscription
 from provider.clock import Clock, SystemClock, wait_at_most
 from provider.errors import Closed, OutOfRange, StoreError, Unavailable
-from tieredstore.hot import (
-    Appended,
-    HotLog,
-    HotWriteOptions,
-    NewMessage,
-    RetentionOptions,
-    Trim,
-    open_hot_log,
-)
+from tieredstore.hot.encoding import Appended, NewMessage
+from tieredstore.hot.hot_log import HotLog
 from tieredstore.hot.log.directory import read_identity
-from tieredstore.hot.log.files import ESTIMATED_SHARE, is_estimated_resident
+from tieredstore.hot.log.files import is_estimated_resident
+from tieredstore.hot.opening import open_hot_log
+from tieredstore.hot.options import HotWriteOptions, ReadLimits, RetentionOptions
 from tieredstore.hot.reading import Bounds, Picks
+from tieredstore.hot.retention import Trim
 from tieredstore.hot.trimming import HoldsBack
 from tieredstore.lifetime import cause, running
 from tieredstore.store.iteration import messages_of
@@ -95,35 +91,6 @@ class Arrivals:
 EXAMINED_BYTES_MIN = 16_000
 """Minimum of ConsumeQueue units that a read with a subscription examines, in bytes."""
 _LOW_32_BITS = 0xFFFF_FFFF
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLimits:
-    """Limits of one read, besides those of its caller. The first message always fits.
-
-    A message counts as in memory by RocketMQ's estimate: it is among the newest bytes of the
-    CommitLog, up to `memory_share` of the memory's size.
-    """
-
-    memory_messages_max: int = 32
-    """`maxTransferCountOnMessageInMemory`."""
-    memory_bytes_max: int = 262_144
-    """`maxTransferBytesOnMessageInMemory`."""
-    disk_messages_max: int = 8
-    """`maxTransferCountOnMessageInDisk`."""
-    disk_bytes_max: int = 65_536
-    """`maxTransferBytesOnMessageInDisk`."""
-    memory_share: float = ESTIMATED_SHARE
-    """`accessMessageInMemoryMaxRatio`, 0 to 1."""
-
-    def __post_init__(self) -> None:
-        for name in (
-            "memory_messages_max", "memory_bytes_max", "disk_messages_max", "disk_bytes_max",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, but at least 1 is needed")
-        if not 0 <= self.memory_share <= 1:
-            raise ValueError(f"memory_share is {self.memory_share}, not within 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from prometheus_client import CollectorRegistry
 from dispatcher.statistics import DispatchStatistics
 from provider.clock import Clock
 from provider.errors import StoreError
+from provider.setting import Value
 from provider.stores.throttled import TransferLimits
 from tieredstore.config.effective import Config
-from tieredstore.config.key import Value
-from tieredstore.config.sources import ConfigError
-from tieredstore.config.store_keys import OUR_PLUG_IN, PLUG_IN_NOTE
+from tieredstore.config.keys import OUR_PLUG_IN
+from tieredstore.config.sources import PLUG_IN_NOTE, ConfigError
 from tieredstore.lifetime import cause
 from tieredstore.store.cold_side import ColdSide
 from tieredstore.store.forwarding import ForwardingMessageStore

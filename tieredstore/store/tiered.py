@@ -24,7 +24,7 @@ from provider.clock import Clock, SystemClock
 from provider.errors import Closed, StoreError, Unavailable
 from provider.stores.throttled import TransferLimits
 from tieredstore.config.effective import Config
-from tieredstore.hot import Appended, NewMessage
+from tieredstore.hot.encoding import Appended, NewMessage
 from tieredstore.lifetime import cause, running
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.session.owner import PASSING, when_usable

@@ -29,7 +29,7 @@ from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
 from provider.errors import Unavailable
-from provider.ranges import ByteRange, QueueOffset
+from provider.ranges import ByteRange, QueueOffset, ReadTogether, together
 from provider.stores.packed_segments import PackedSegments, PartName
 from tests.support.messages import TOPIC, make_batch
 from tests.support.owned_tier import OwnedWorld, planned
@@ -255,12 +255,11 @@ async def test_a_job_of_many_runs_lets_others_have_turns_before_it_reads(
     w = world()
     turns = 0
     turns_before: list[int] = []
-    together = repack._together
 
-    def noted(wanted: Sequence[repack._Wanted]) -> list[list[repack._Wanted]]:
+    def noted(wanted: Sequence[tuple[str, ByteRange]], **limits: int) -> list[ReadTogether]:
         turns_before.append(turns)
-        assert len({one.object_name for one in wanted}) == 1
-        return together(wanted)
+        assert len({name for name, _ in wanted}) == 1
+        return together(wanted, **limits)
 
     async def take_turns() -> None:
         nonlocal turns
@@ -275,7 +274,7 @@ async def test_a_job_of_many_runs_lets_others_have_turns_before_it_reads(
         (step,) = (one for one in steps if isinstance(one, RepackStep))
         (segment,) = (one for one in segments_of(tier) if one.type == FLAT_FILES[0])
         run = Run(QUEUES[0], segment.type, 0, segment.extents, 1, 0, segment.size)
-        monkeypatch.setattr(repack, "_together", noted)
+        monkeypatch.setattr(repack, "together", noted)
         others = asyncio.create_task(take_turns())
         bodies = await step.repacker._read([run] * 5 * repack.AT_ONCE, [])
         others.cancel()

@@ -1,24 +1,19 @@
 """The configuration: keys, units, origins, and one sentence for everything that cannot work."""
 
 import socket
-from dataclasses import fields
 from datetime import timedelta
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from provider.setting import Key, Kind, keys_of
 from tests.support.golden import ROCKETMQ_533, ROCKETMQ_550, GoldenSet
-from tieredstore.config.building import Setting, converted
-from tieredstore.config.effective import OPTIONS, RECORD_EXTRA_BYTES, Config, machine
-from tieredstore.config.key import Key, Kind
-from tieredstore.config.keys import JAVA_ONLY, KEYS
+from tieredstore.config.effective import RECORD_EXTRA_BYTES, Config, machine
+from tieredstore.config.keys import JAVA_ONLY, KEYS, OPTIONS
 from tieredstore.config.sources import RESEMBLING, ConfigError, environment_name
-from tieredstore.hot.options import HotWriteOptions
-from tieredstore.hot.retention import RetentionOptions, UntieredPolicy
+from tieredstore.hot.options import UntieredPolicy
 from tieredstore.store.configured import read_limits
-from tieredstore.store.local import ReadLimits
 
 NUMBERS = {Kind.BYTES, Kind.COUNT, Kind.MILLISECONDS, Kind.HOURS, Kind.PERCENT}
 BROKER_KEYS = Path(__file__).with_name("broker_keys_5.5.0.txt").read_text().split()
@@ -36,7 +31,9 @@ OTHER_VALUES = {
     },
     Kind.DAY_HOURS: {"04": "04;16"},
 }
-OWN_STORE = (HotWriteOptions, RetentionOptions, ReadLimits)
+OF_FIELDS = {
+    key.name: (options, field) for options in OPTIONS for field, key in keys_of(options).items()
+}
 ROOMY = {"tieredStoreConsumeQueueMaxSize": 20}
 """Keys whose next possible value is further away than one."""
 
@@ -60,8 +57,8 @@ def another(key: Key) -> str:
     return OTHER_VALUES.get(key.kind, {}).get(key.default, "else/where")
 
 
-def field_of(config: Config, sets: str) -> object:
-    room, name = sets.split(".")
+def field_of(config: Config, name: str) -> object:
+    """Value of the field that a key sets."""
     rooms = (
         config.tier,
         config.journal,
@@ -78,7 +75,8 @@ def field_of(config: Config, sets: str) -> object:
         config.disk_cache,
         config.index,
     )
-    return getattr(next(one for one in rooms if type(one).__name__ == room), name)
+    options, field = OF_FIELDS[name]
+    return getattr(next(one for one in rooms if type(one) is options), field)
 
 
 @pytest.mark.parametrize("name", [n for n, key in KEYS.items() if key.kind is not Kind.SECRET])
@@ -97,23 +95,14 @@ def test_a_key_given_in_any_way_is_what_the_layer_gets(name: str, tmp_path: Path
         setting = config.settings[name]
         assert setting.origin == origin
         assert setting.value != default.settings[name].value
-        if key.sets:
-            assert field_of(config, key.sets) != field_of(default, key.sets)
+        if name in OF_FIELDS:
+            assert field_of(config, name) != field_of(default, name)
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS.values() if key.sets], ids=lambda k: k.name)
-def test_the_tables_default_is_the_options_class_default(key: Key) -> None:
-    room, name = key.sets.split(".")
-    options = next(one for one in (*OPTIONS, *OWN_STORE) if one.__name__ == room)
-    assert name in {field.name for field in fields(options)}
-    default = getattr(options(), name)
-    setting = Setting(key, key.default, "default")
-    assert converted(setting) == (default.name if isinstance(default, Enum) else default)
-
-
-def test_no_two_keys_set_one_field() -> None:
-    sets = [key.sets for key in KEYS.values() if key.sets]
-    assert len(sets) == len(set(sets))
+def test_each_key_of_a_field_is_in_the_table_and_sets_one_field() -> None:
+    keys = [key for options in OPTIONS for key in keys_of(options).values()]
+    assert [key for key in keys if KEYS[key.name] is not key] == []
+    assert len(OF_FIELDS) == len(keys)
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(

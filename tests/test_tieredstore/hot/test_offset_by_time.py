@@ -14,9 +14,10 @@ from provider.errors import Corrupt
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put
 from tests.support.time_oracle import offset_by_scan
-from tieredstore.hot import open_hot_log, reading
+from tieredstore.hot import reading
+from tieredstore.hot.opening import open_hot_log
+from tieredstore.hot.options import RetentionOptions
 from tieredstore.hot.reading import first_with_record, search_time, store_time
-from tieredstore.hot.retention import RetentionOptions
 
 QUEUE = QueueId("Orders", 0)
 

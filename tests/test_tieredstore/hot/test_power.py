@@ -20,8 +20,7 @@ from tieredstore.hot.appender import Appender
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.log.commit_log import CommitLogWriter
 from tieredstore.hot.log.consume_queues import QueueFiles
-from tieredstore.hot.options import HotWriteOptions
-from tieredstore.hot.retention import RetentionOptions
+from tieredstore.hot.options import HotWriteOptions, RetentionOptions
 from tieredstore.hot.trimming import trim
 
 QUEUES = [QueueId("Orders", 0), QueueId("Orders", 1), QueueId("Refunds", 0)]

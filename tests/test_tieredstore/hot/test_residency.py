@@ -7,9 +7,10 @@ from unittest.mock import patch
 from container.names.queue_id import QueueId
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
-from tieredstore.hot import open_hot_log, reading
+from tieredstore.hot import reading
 from tieredstore.hot.log import commit_log, files
 from tieredstore.hot.log.files import estimated_bytes, is_estimated_resident, resident
+from tieredstore.hot.opening import open_hot_log
 
 QUEUE = QueueId("Orders", 0)
 

@@ -17,10 +17,11 @@ from provider.errors import Closed, Corrupt, Denied, Unavailable
 from provider.posix.files import sync_directory
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
-from tieredstore.hot import NewMessage, RetentionOptions
+from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.log import commit_log
+from tieredstore.hot.options import ReadLimits, RetentionOptions
 from tieredstore.store import local as local_read
-from tieredstore.store.local import LocalMessageStore, ReadLimits, Wish, choose_units
+from tieredstore.store.local import LocalMessageStore, Wish, choose_units
 
 ALL_GOES = RetentionOptions(reserved_s=0, files_max=100)
 

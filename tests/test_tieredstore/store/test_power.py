@@ -32,9 +32,11 @@ from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.store_reader import findings
 from tests.support.tiered_world import TieredWorld
 from tests.support.traced_calls import CallFaults, TracedCalls
-from tieredstore.hot import HotLogFeed, HotWriteOptions, appending
+from tieredstore.hot import appending
 from tieredstore.hot.appending import AppendRequest, AppendThread, Errand
 from tieredstore.hot.encoding import NewMessage
+from tieredstore.hot.hot_log_source import HotLogFeed
+from tieredstore.hot.options import HotWriteOptions
 from tieredstore.store.tiered import TieredMessageStore
 
 QUEUES = [QueueId("Orders", 0), QueueId("Orders", 1), QueueId("Refunds", 0)]

@@ -24,7 +24,7 @@ from provider.errors import StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tests.support.hot_store import SMALL, new_message
 from tests.support.tiered_world import GREEDY, OUTAGE, FrozenClock, TieredWorld
-from tieredstore.hot import RetentionOptions
+from tieredstore.hot.options import RetentionOptions
 from tieredstore.hot.encoding import Appended, NewMessage
 from tieredstore.lifetime import running
 from tieredstore.store.tiered import TieredMessageStore

@@ -37,7 +37,7 @@ from tests.support.hot_store import SMALL, new_message
 from tests.support.level import by_level
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import OUTAGE, TieredWorld
-from tieredstore.hot import HotLogFeed
+from tieredstore.hot.hot_log_source import HotLogFeed
 from tieredstore.hot.log.repair import open_repair
 from tieredstore.hot.log.topics import TopicsFile
 from tieredstore.hot.options import Flush

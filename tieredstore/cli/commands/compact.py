@@ -8,6 +8,7 @@ import click
 
 from provider.clock import SystemClock
 from provider.errors import StoreError
+from provider.setting import KIB, MIB
 from tieredstore.admin.compact import JOBS_MAX, CompactReport, Holdings, compact
 from tieredstore.cli.invocation import (
     Invocation,
@@ -28,7 +29,6 @@ from tieredstore.cli.output import (
 )
 from tieredstore.cli.reading import TOPIC
 from tieredstore.cli.streams import FINDINGS
-from tieredstore.config.tier_keys import KIB, MIB
 from tieredstore.metrics.summary import counted
 from tieredstore.session.reader import existing_tier
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from provider.setting import PORT, Kind
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, size_text, write_json
 from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting
-from tieredstore.config.key import PORT, Kind
 from tieredstore.config.keys import JAVA_ONLY, SECTIONS, config_template
 from tieredstore.config.location import offloads_to_object_store
 from tieredstore.config.object_store import OBJECT_ORIGIN
@@ -39,7 +39,7 @@ def command(invocation: Invocation, *, template: bool, as_json: bool) -> None:
             [*map(_row, config.settings.values()), *_ignored(config), *_estimate_rows(config)]
         )
         return
-    for title, keys in SECTIONS:
+    for title, keys in SECTIONS.items():
         click.echo(f"{title}\n")
         for key in keys:
             _show(config.settings[key.name])

@@ -14,6 +14,7 @@ from typing import Final
 from provider.names import is_there
 from provider.object_store import Buffer
 from provider.posix.files import OpenFile, OpenFiles, sync_data, sync_directory
+from tieredstore.hot.options import ReadLimits
 
 CHUNK_BYTES = 1 << 20
 PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -244,7 +245,7 @@ def replace_file(path: Path, data: bytes, *, backup: Path | None = None) -> None
     sync_directory(str(path.parent))
 
 
-ESTIMATED_SHARE: Final = 0.4
+ESTIMATED_SHARE: Final = ReadLimits().memory_share
 """Default share of the machine's memory, 0 to 1, that the CommitLog's newest bytes are assumed to
 occupy."""
 _FAILED: Final = ctypes.c_void_p(-1).value

@@ -22,12 +22,11 @@ from provider.object_store import Buffer, ObjectStore
 from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
 from provider.sequential import ByteSource, DirectorySource, ObjectRange
+from provider.setting import Kind
 from provider.stores.two_stores import is_offloaded, unknown_second_store
 from tieredstore.config.effective import Config
-from tieredstore.config.key import Kind
 from tieredstore.config.keys import KEYS
 from tieredstore.config.location import OFFLOAD_PATH, has_second_store, location_at, place_text
-from tieredstore.config.tier_keys import OBJECT_STORE
 from tieredstore.offline.scan.split import LogPiece, TierPlace
 from tieredstore.session.places import directory_of, job_storage
 from tieredstore.threaded import Threaded
@@ -36,6 +35,7 @@ REQUEST_BYTES = 4 << 20
 """Longest range of one request."""
 AHEAD_BYTES_MAX = 4 * REQUEST_BYTES
 """Bytes that are asked for before they are needed, beside the request that is waited for."""
+_OF_OBJECT_STORE = tuple(key for name, key in KEYS.items() if name.startswith("objectStore"))
 _OF_SECOND_STORE = tuple(
     KEYS[name] for name in ("tieredStoreFilePath", "brokerClusterName", "brokerName", OFFLOAD_PATH)
 )
@@ -57,7 +57,9 @@ def place_of(config: Config) -> TierPlace:
     """
     where = directory_of(config)
     location = os.path.abspath(where) if isinstance(where, Path) else str(where)  # noqa: PTH100 - no links are followed
-    keys = (*OBJECT_STORE, *(_OF_SECOND_STORE if has_second_store(config.settings) else ()))
+    keys = _OF_OBJECT_STORE
+    if has_second_store(config.settings):
+        keys += _OF_SECOND_STORE
     given = [config.settings[key.name] for key in keys if key.kind is not Kind.SECRET]
     names = {one.key.name: str(one.value) for one in given if one.value != one.key.default}
     if OFFLOAD_PATH in names:

@@ -12,7 +12,7 @@ from container.names.queue_id import QueueId
 from provider.names import is_directory, is_there
 from provider.posix.files import posix_errors
 from tieredstore.config.effective import Config
-from tieredstore.config.key import Kind
+from provider.setting import Kind
 from tieredstore.config.keys import KEYS
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.log.directory import COMMIT_LOG, refuse_if_written

@@ -21,7 +21,7 @@ from tieredstore.offline.writing.ledger import Ledger, WritePlan
 from tieredstore.offline.writing.new_rows import StagedRow, number_in, queue_for, stamp_of
 from tieredstore.offline.writing.staging import StagedPart, staged_rows
 from tieredstore.store.configured import plan_store
-from tieredstore.store.local import ReadLimits
+from tieredstore.hot.options import ReadLimits
 from tieredstore.store.plugins import opened
 from tieredstore.store.protocol import MessageStore
 
