@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import container
-from container.format_tables import FormatTable, field_notes, fill, tables
 from container.java.metadata import JavaSegment
+from tests.support.format_tables import FormatTable, field_notes, fill, tables
 
 DOCUMENT = Path(container.__file__).with_name("FORMAT.md")
 """It is shipped with the package."""
@@ -14,7 +14,9 @@ DOCUMENT = Path(container.__file__).with_name("FORMAT.md")
 
 def test_the_document_has_the_tables_of_today() -> None:
     text = DOCUMENT.read_text()
-    assert fill(text, tables()) == text, "run python -m container < container/FORMAT.md"
+    assert fill(text, tables()) == text, (
+        "run python -m tests.support.format_tables < container/FORMAT.md"
+    )
 
 
 def test_every_declared_table_is_in_the_document_once() -> None:

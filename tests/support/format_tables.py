@@ -1,13 +1,14 @@
 """Tables of `FORMAT.md`, generated from the declarations, so that the document cannot be outdated.
 
-`python -m container < container/FORMAT.md` prints the document with every table renewed. A table is
-between `<!-- table: title -->` and `<!-- end -->`. To document another format, add its table to
-`tables`.
+`python -m tests.support.format_tables < container/FORMAT.md` prints the document with every table
+renewed. A table is between `<!-- table: title -->` and `<!-- end -->`. To document another
+format, add its table to `tables`.
 """
 
 import ast
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -250,3 +251,7 @@ def tables() -> tuple[FormatTable, ...]:
         _java_fields("Java metadata: topic", JavaTopic, topic),
         *_metadata(),
     )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(fill(sys.stdin.read(), tables()))
