@@ -1,6 +1,7 @@
 """Tiering of a broker's store directory, for `tieredstore tier` and for programs."""
 
 import asyncio
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -23,7 +24,7 @@ from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed, Denied, StoreError, Unavailable
 from provider.stores.throttled import TransferLimits
-from tieredstore.config.effective import Config
+from tieredstore.config.effective import Config, StartWords
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.statistics import ScanStatistics
@@ -346,3 +347,42 @@ class Follower:
         if self._stack is None or self._open is None:
             raise Closed("the follower is not open: use `async with`", str(self._store_dir))
         return self._open
+
+
+def follow(
+    store_dir: str | os.PathLike[str],
+    where: str | os.PathLike[str] | None = None,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    conf: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+    take_over: bool = False,
+    standby: bool = False,
+    new_tier: bool = False,
+) -> Follower:
+    """Follow a broker's store: `async with tieredstore.follow("store", "tier") as follower`.
+
+    Entering the block reads `conf`, opens the store and takes over the tier of an owner that ended.
+    `Follower.drain` and `Follower.run` then tier. The broker may run. Nothing is written into its
+    directory.
+
+    Args:
+        store_dir: the broker's `storePathRootDir`.
+        where: the tier's directory, made if missing; as in `open`.
+        cluster: the broker's cluster, a part of the tier's paths; None: `brokerClusterName`.
+        broker: the broker's name, likewise; None: `brokerName`, by default the host's name.
+        conf: the broker's configuration file, used as it is.
+        settings: further keys with their values; they win over `conf` and the environment.
+        take_over: take the tier from an owner that lives, too, which then ends with `Fenced`;
+            otherwise `Owned` is raised.
+        standby: wait while another process owns the tier, and take over when it ends.
+        new_tier: use another tier than was remembered for this store, or begin an empty one.
+    """
+    return Follower(
+        lambda: replace(
+            Config.named(where, cluster, broker, conf, settings), start=StartWords(standby, new_tier)
+        ),
+        Path(store_dir),
+        take_over=take_over,
+    )

@@ -1,6 +1,5 @@
 """What a program that reads sees: `tieredstore.open`, and the public names."""
 
-import ast
 import gc
 import inspect
 import pydoc
@@ -52,28 +51,6 @@ def test_every_public_name_is_there_with_a_docstring_of_its_own() -> None:
         inherited = [getattr(base, "__doc__", None) for base in getattr(found, "__mro__", ())[1:]]
         assert found.__doc__ not in inherited, f"{name} has the docstring of its base"
     assert set(tieredstore.__all__) <= set(dir(tieredstore))
-
-
-def test_editors_see_the_names_that_are_loaded_on_first_use() -> None:
-    parsed = ast.parse(Path(str(tieredstore.__file__)).read_text())
-    (seen,) = (
-        node
-        for node in parsed.body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    )
-    imported = {
-        (node.module, alias.name)
-        for node in seen.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    loaded = {(module, name) for module, names in tieredstore._HOMES.items() for name in names}
-    assert imported == loaded | {("tieredstore", "sync")}
-    assert {name for _, name in imported} == set(tieredstore.__all__) - {
-        "open",
-        "follow",
-        "open_store",
-    }
 
 
 def test_the_help_of_the_package_lists_every_public_name() -> None:

@@ -19,8 +19,8 @@ from container.steps.options import UpkeepOptions
 from dispatcher.options import DRAIN_PATIENCE_S, DispatchOptions
 from fetcher.options import FetcherOptions
 from provider.options import DiskCacheOptions, ObjectOptions, PosixOptions, RangeOptions
-from provider.stores.throttled import TransferLimits
 from provider.setting import Key, Kind, Value
+from provider.stores.throttled import TransferLimits
 from tieredstore.config.building import Setting, build
 from tieredstore.config.keys import JAVA_ONLY, KEYS
 from tieredstore.config.location import (
@@ -193,9 +193,7 @@ class Config:
         return cls(
             settings=effective,
             java_only=[pair for name, pair in last.items() if name in JAVA_ONLY],
-            foreign=[
-                p for name, p in last.items() if name not in KEYS and name not in JAVA_ONLY
-            ],
+            foreign=[p for name, p in last.items() if name not in KEYS and name not in JAVA_ONLY],
             tier=_tier(effective),
             journal=build(JournalOptions, effective),
             upkeep=upkeep_options(effective, is_object=is_object),
@@ -208,10 +206,27 @@ class Config:
             ranges=range_options(effective),
             disk_cache=build(DiskCacheOptions, effective),
             index=build(IndexOptions, effective),
-            limits=TransferLimits(
-                objects.upload_bytes_per_s_max, objects.download_bytes_per_s_max
-            ),
+            limits=TransferLimits(objects.upload_bytes_per_s_max, objects.download_bytes_per_s_max),
         )
+
+    @classmethod
+    def named(
+        cls,
+        where: str | os.PathLike[str] | None,
+        cluster: str | None,
+        broker: str | None,
+        conf: str | os.PathLike[str] | None,
+        settings: Mapping[str, object] | None,
+    ) -> Self:
+        """Load what arguments describe. They win over `settings`. Errors as `load`."""
+        arguments = {
+            "tieredStoreFilePath": None if where is None else os.fspath(where),
+            "brokerClusterName": cluster,
+            "brokerName": broker,
+        }
+        given = {name: value for name, value in arguments.items() if value is not None}
+        path = None if conf is None else Path(conf)
+        return cls.load(conf=path, settings={**(settings or {}), **given})
 
     @property
     def cluster(self) -> str:

@@ -1,18 +1,28 @@
 """Construction of the configured store: hot log, plug-ins and tier."""
 
+import os
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from dispatcher.topic_filter import own_topics
-from provider.clock import Clock
+from provider.clock import Clock, SystemClock
 from tieredstore.config.building import build
-from tieredstore.config.effective import ROCKSDB, Config
+from tieredstore.config.effective import ROCKSDB, Config, StartWords
 from tieredstore.config.sources import ConfigError
-from tieredstore.hot.options import HotWriteOptions, RetentionOptions
+from tieredstore.hot.options import HotWriteOptions, ReadLimits, RetentionOptions
 from tieredstore.store.cold_side import continue_unowned
 from tieredstore.store.levels import Level
-from tieredstore.hot.options import ReadLimits
 from tieredstore.store.local import LocalMessageStore
-from tieredstore.store.plugins import OURS, PluginContext, StoreLayers, build_layers
+from tieredstore.store.plugins import (
+    OURS,
+    PluggedStore,
+    PluginContext,
+    StoreLayers,
+    build_layers,
+    tiering_of,
+)
+from tieredstore.store.tiered import TieredMessageStore
 
 
 def read_limits(config: Config) -> ReadLimits:
@@ -88,3 +98,60 @@ def _refuse_what_is_only_read(config: Config) -> None:
             f"storeType={ROCKSDB}: our own hot log writes its ConsumeQueues as files; leave the "
             f"key out, and name an empty directory or one with such files"
         )
+
+
+def open_store(
+    directory: str | os.PathLike[str],
+    where: str | os.PathLike[str] | None = None,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    level: Level | str | int | None = None,
+    conf: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+    hot: HotWriteOptions | None = None,
+    retention: RetentionOptions | None = None,
+    limits: ReadLimits | None = None,
+    take_over: bool = False,
+    new_tier: bool = False,
+) -> TieredMessageStore | PluggedStore:
+    """A message store with a cold tier: `async with tieredstore.open_store("store", "tier", ...)`.
+
+    Entering the block reads nothing but what it opens: the hot log in `directory`, then the tier,
+    and raises what `TieredMessageStore.__aenter__` says. Without a tier, use `LocalMessageStore`.
+    Plug-ins that `messageStorePlugIn` names are imported by this call, and are a part of the store.
+
+    Args:
+        directory: the hot log, in RocketMQ's local format; made if missing.
+        where: the tier's directory, made if missing; as in `open`.
+        cluster: a part of the tier's paths; None: `brokerClusterName`.
+        broker: likewise; None: `brokerName`, which must be given somewhere to begin a tier.
+        level: what is read from the tier; None: `tieredStorageLevel`.
+        conf: a broker's configuration file, used as it is; read by this call.
+        settings: further keys with their values; they win over `conf` and the environment.
+        hot: how the hot log is written: sizes of files, syncs, limits; None: as configured, such as
+            by `mappedFileSizeCommitLog`.
+        retention: how long the hot log keeps what the tier has; None: as configured.
+        limits: how much one read of the hot log returns; None: as configured.
+        take_over: take the tier from an owner that lives, too.
+        new_tier: use another tier than the store remembers, or begin an empty one.
+
+    Raises:
+        ConfigError: a setting is wrong, or a plug-in fails.
+        ValueError: there is no such level.
+    """
+    given = {"storePathRootDir": os.fspath(directory), **(settings or {})}
+    context, layers = plan_store(
+        replace(
+            Config.named(where, cluster, broker, conf, given),
+            start=StartWords(is_new_tier=new_tier),
+        ),
+        clock=SystemClock(),
+        take_over=take_over,
+        level=None if level is None else Level.of(level),
+        hot=hot,
+        retention=retention,
+        limits=limits,
+    )
+    tiered = tiering_of(context, layers)
+    return tiered if len(layers.plug_ins) == 1 else PluggedStore(context, layers)
