@@ -4,9 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Final
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
-
-from provider.clock import Clock
+from provider.clock import Clock, backoff_s
 from provider.errors import Unavailable
 from provider.object_store import ObjectStore
 from provider.options import RetryOptions
@@ -54,24 +52,18 @@ class RetryingStore(ForwardingStore):
         if verb in _ONCE:
             return await super()._call(verb, names, effect, size_bytes)
         options, started_s = self._options, self._clock.monotonic_s()
-
-        def wait_s(state: RetryCallState) -> float:
-            bound_s = options.first_wait_s_max * 2.0 ** min(state.attempt_number - 1, 60)
-            return self._rng.uniform(0.0, min(options.wait_s_max, bound_s))
-
-        def is_over(state: RetryCallState) -> bool:
-            elapsed_s = self._clock.monotonic_s() - started_s
-            over = elapsed_s + state.upcoming_sleep > options.deadline_s
-            return over or state.attempt_number >= options.tries_max
-
-        def count(_state: RetryCallState) -> None:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await super()._call(verb, names, effect, size_bytes)
+            except Unavailable:
+                bound_s = backoff_s(
+                    attempt, s_min=options.first_wait_s_max, s_max=options.wait_s_max
+                )
+                pause_s = self._rng.uniform(0.0, bound_s)
+                elapsed_s = self._clock.monotonic_s() - started_s
+                if attempt >= options.tries_max or elapsed_s + pause_s > options.deadline_s:
+                    raise
             self.retries += 1
-
-        return await AsyncRetrying(
-            sleep=self._clock.sleep,
-            wait=wait_s,
-            stop=is_over,
-            retry=retry_if_exception_type(Unavailable),
-            before_sleep=count,
-            reraise=True,
-        )(super()._call, verb, names, effect, size_bytes)
+            await self._clock.sleep(pause_s)

@@ -19,7 +19,6 @@ READING = {
     "numpy",
     "orjson",
     "rich",
-    "tenacity",
     "zstandard",
 }
 """What a command needs that reads a tier. Neither Arrow, nor Prometheus, nor an event loop's
