@@ -22,20 +22,18 @@ from typing import Any
 
 import tieredstore
 from container.check.finding import Finding
-from container.lookup.query import QueryResult
-from container.queue.segments import TieredSegment
-from container.queue.time_index import Boundary, TimeRules
-from dispatcher.statistics import DispatchStatistics
-from fetcher.fetcher import TRANSFER_BYTES_MAX
-from fetcher.result import FetchResult
-from fetcher.statistics import FetcherStatistics
+from container.record.message import StoredMessage
+from provider.errors import StoreError
 from tieredstore.follower import Follower
 from tieredstore.message import Message
-from tieredstore.metrics.summary import Loss, QueueSummary, TopicSummary
 from tieredstore.reader.arrow import RecordBatchReader, import_arrow
 from tieredstore.reader.cursor import Moment, OnDamage, OnGap, Wanted
 from tieredstore.reader.readable_tier import ReadableTier
-from tieredstore.threaded import SyncStore, Threaded
+from tieredstore.store.levels import Level
+from tieredstore.store.plugins import PluggedStore
+from tieredstore.store.protocol import MessageStore
+from tieredstore.store.tiered import TieredMessageStore
+from tieredstore.threaded import Threaded, blocking
 
 __all__ = ["SyncFollower", "SyncStore", "SyncTier", "follow", "open", "open_store"]
 
@@ -142,66 +140,13 @@ class SyncTier(Threaded):
         """The path or the URL of the broker's tier."""
         return self._tier.location
 
-    def refresh(self) -> bool:
-        """Poll for newer entries; return whether there were any."""
-        return self._running.call(self._tier.refresh)
-
-    def topics(self) -> list[str]:
-        """The names of all topics that have a queue, in order."""
-        return self._running.call(self._tier.topics)
-
-    def queues(self, topic: str | None = None) -> list[QueueSummary]:
-        """All queues, or those of a topic, in order."""
-        return self._running.call(self._tier.queues, topic)
-
-    def queue(self, topic: str, queue_id: int) -> QueueSummary:
-        """Return the summary of a queue."""
-        return self._running.call(self._tier.queue, topic, queue_id)
-
-    def get_message(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        messages_max: int = 32,
-        subscription: str | None = None,
-        bytes_max: int | None = TRANSFER_BYTES_MAX,
-        exact_tags: bool = False,
-    ) -> FetchResult:
-        """Fetch a batch with RocketMQ's statuses; see `TieredMessageFetcher.get_message`."""
-
-        async def fetch() -> FetchResult:
-            return await self._tier.get_message(
-                group,
-                topic,
-                queue_id,
-                offset,
-                messages_max=messages_max,
-                subscription=subscription,
-                bytes_max=bytes_max,
-                exact_tags=exact_tags,
-            )
-
-        return self._running.call(fetch)
-
-    def offset_by_time(
-        self,
-        topic: str,
-        queue_id: int,
-        moment: Moment,
-        boundary: Boundary = Boundary.LOWER,
-        rules: TimeRules = TimeRules.LOCAL,
-    ) -> int:
-        """Find the queue offset at a time; see `ReadableTier.offset_by_time`."""
-        return self._running.call(
-            self._tier.offset_by_time, topic, queue_id, moment, boundary, rules
-        )
-
-    def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
-        """Store time of a queue's first message, Unix ms; None if it has none."""
-        return self._running.call(self._tier.earliest_message_time, topic, queue_id)
+    refresh = blocking(ReadableTier.refresh)
+    topics = blocking(ReadableTier.topics)
+    queues = blocking(ReadableTier.queues)
+    queue = blocking(ReadableTier.queue)
+    get_message = blocking(ReadableTier.get_message)
+    offset_by_time = blocking(ReadableTier.offset_by_time)
+    earliest_message_time = blocking(ReadableTier.earliest_message_time)
 
     def messages(
         self,
@@ -252,35 +197,8 @@ class SyncTier(Threaded):
         )
         return import_arrow().reader_of(schema, self._each(batches))
 
-    def query_message(
-        self,
-        topic: str,
-        key: str,
-        *,
-        messages_max: int = 32,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        newest_first: bool = True,
-        scan_bytes_max: int | None = None,
-    ) -> QueryResult:
-        """The messages of a topic with a key; as `ReadableTier.query_message`."""
-
-        async def query() -> QueryResult:
-            return await self._tier.query_message(
-                topic,
-                key,
-                messages_max=messages_max,
-                since=since,
-                until=until,
-                newest_first=newest_first,
-                scan_bytes_max=scan_bytes_max,
-            )
-
-        return self._running.call(query)
-
-    def segments(self, topic: str, queue_id: int) -> list[TieredSegment]:
-        """The segments of a queue, in any state; as `ReadableTier.segments`."""
-        return self._running.call(self._tier.segments, topic, queue_id)
+    query_message = blocking(ReadableTier.query_message)
+    segments = blocking(ReadableTier.segments)
 
     def check(self, *, bodies: bool = False) -> list[Finding]:
         """Everything that is wrong with the tier; reads every byte once. See `ReadableTier`."""
@@ -290,9 +208,7 @@ class SyncTier(Threaded):
 
         return self._running.call(check)
 
-    def statistics(self) -> FetcherStatistics:
-        """Return the cost of reading so far and the sizes of the caches."""
-        return self._running.call(self._tier.statistics)
+    statistics = blocking(ReadableTier.statistics)
 
 
 class SyncFollower(Threaded):
@@ -300,21 +216,54 @@ class SyncFollower(Threaded):
 
     def __init__(self, follower: Follower) -> None:
         """Opens it; see `follow`."""
-        self._follower = follower
         super().__init__(follower)
 
-    def drain(self) -> DispatchStatistics:
-        """Tier everything that the broker's log has now; returns when it is durable."""
-        return self._running.call(self._follower.drain)
+    drain = blocking(Follower.drain)
+    statistics = blocking(Follower.statistics)
+    losses = blocking(Follower.losses)
+    topics = blocking(Follower.topics)
 
-    def statistics(self) -> DispatchStatistics:
-        """Return progress and present failures of tiering, queue by queue."""
-        return self._running.call(self._follower.statistics)
 
-    def losses(self) -> list[Loss]:
-        """Messages that were found to be lost while it was open."""
-        return self._running.call(self._follower.losses)
+class SyncStore(Threaded):
+    """A message store with a cold tier: `tieredstore.TieredMessageStore` without `await`."""
 
-    def topics(self) -> list[TopicSummary]:
-        """Summarize the tier and the additions of this block, topic by topic."""
-        return self._running.call(self._follower.topics)
+    def __init__(self, store: TieredMessageStore | PluggedStore) -> None:
+        """Opens it; see `open_store`."""
+        self._store = store
+        super().__init__(store)
+
+    @property
+    def level(self) -> Level:
+        """Reads that go to the tier at present."""
+        return self._store.level
+
+    @property
+    def awaited(self) -> StoreError | None:
+        """Why the tier could not be opened yet; None if it is not awaited."""
+        return self._store.awaited
+
+    set_level = blocking(TieredMessageStore.set_level)
+    commit_offset = blocking(TieredMessageStore.commit_offset)
+    put_message = blocking(MessageStore.put_message)
+    put_messages = blocking(MessageStore.put_messages)
+    get_message = blocking(MessageStore.get_message)
+    query_message = blocking(MessageStore.query_message)
+    offset_by_time = blocking(MessageStore.offset_by_time)
+    min_offset = blocking(MessageStore.min_offset)
+    max_offset = blocking(MessageStore.max_offset)
+    earliest_message_time = blocking(MessageStore.earliest_message_time)
+    message_store_time = blocking(MessageStore.message_store_time)
+    is_in_store = blocking(MessageStore.is_in_store)
+    is_in_memory = blocking(MessageStore.is_in_memory)
+    wait_for_message = blocking(MessageStore.wait_for_message)
+    delete_topics = blocking(MessageStore.delete_topics)
+    clean_unused_topics = blocking(MessageStore.clean_unused_topics)
+    topics = blocking(MessageStore.topics)
+    queue_ids = blocking(MessageStore.queue_ids)
+    statistics = blocking(MessageStore.statistics)
+
+    def messages(
+        self, group: str, topic: str, queue_id: int, start: int = 0
+    ) -> Iterator[StoredMessage]:
+        """Yield every message from `start` on, and new ones, until the loop is left."""
+        return self._each(self._running.call(self._store.messages, group, topic, queue_id, start))
