@@ -4,7 +4,6 @@ import asyncio
 import mmap
 import os
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -176,169 +175,7 @@ def _mapped(path: Path) -> bytes | memoryview:
     return memoryview(mapped)
 
 
-class WhoseTier(ABC):
-    """Description of a `ReadableTier`: its place, owner and limits."""
-
-    @property
-    def cluster(self) -> str:
-        """The broker's cluster."""
-        return self._opened().config.cluster
-
-    @property
-    def broker(self) -> str:
-        """The broker's name."""
-        return self._opened().config.broker
-
-    @property
-    def directory(self) -> Path:
-        """The directory of the broker's tier.
-
-        Raises:
-            ConfigError: the tier is in an object store.
-        """
-        return local_directory(directory_of(self._opened().config))
-
-    @property
-    def location(self) -> str:
-        """The path or the URL of the broker's tier."""
-        return str(directory_of(self._opened().config))
-
-    @property
-    def limits(self) -> TransferLimits:
-        """Bytes a second from an object store: set them at any time."""
-        return self._opened().config.limits
-
-    @abstractmethod
-    def _opened(self) -> OpenedTier: ...
-
-
-class SegmentLookups(ABC):
-    """Segment lookups of a `ReadableTier`."""
-
-    @property
-    @abstractmethod
-    def reader(self) -> TierReader:
-        """The tier below."""
-
-    @abstractmethod
-    def queue(self, topic: str, queue_id: int) -> QueueSummary:
-        """Return the summary of a queue."""
-
-    async def segments(
-        self, topic: str, queue_id: int, states: Collection[CopyState] | None = None
-    ) -> list[TieredSegment]:
-        """The segments of a queue in these states; None: in any.
-
-        Ordered by flat file and base. Published segments are COPY_FINISHED. DELETE_STARTED are
-        unpublished files that wait for their deletion. One request for each uncached manifest.
-
-        Raises:
-            NotFound: the tier has no such queue; names the nearest.
-            BytesMissing, Corrupt, Unavailable: of a manifest.
-        """
-        return await self._lookup(topic, queue_id).listed(states)
-
-    async def segment_at(self, topic: str, queue_id: int, offset: int) -> TieredSegment | None:
-        """The CommitLog segment that has a message; None if the message is not tiered, or was lost.
-
-        No request if the newest metadata suffice, else a few for manifests. Errors as `segments`.
-        """
-        return await self._lookup(topic, queue_id).at(offset)
-
-    def _lookup(self, topic: str, queue_id: int) -> TieredSegments:
-        self.queue(topic, queue_id)
-        found = self.reader.segments(QueueId(topic, queue_id))
-        if found is None:
-            raise NotFound("the tier has no such queue", f"{topic}/{queue_id}")
-        return found
-
-
-class KeyQueries(ABC):
-    """Queries by key of a `ReadableTier`."""
-
-    _java_metadata: Path | None
-
-    @property
-    @abstractmethod
-    def reader(self) -> TierReader:
-        """The tier below."""
-
-    @property
-    @abstractmethod
-    def is_java(self) -> bool:
-        """Whether RocketMQ's own tiered store wrote it."""
-
-    @abstractmethod
-    def queues(self, topic: str | None = None) -> list[QueueSummary]:
-        """All queues, or those of a topic, in order."""
-
-    @abstractmethod
-    def _opened(self) -> OpenedTier: ...
-
-    async def query_message(
-        self,
-        topic: str,
-        key: str,
-        *,
-        messages_max: int = 32,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        newest_first: bool = True,
-        scan_bytes_max: int | None = None,
-    ) -> QueryResult:
-        """The messages of a topic with a key: one of their `KEYS`, or the `UNIQ_KEY`.
-
-        Costs two requests for each index file that may have it, and one for each record. Messages
-        that no index has yet are read, the newest first, up to `scan_bytes_max`.
-
-        Args:
-            topic: the topic.
-            key: the whole key, as the producer gave it.
-            messages_max: messages at most.
-            since: only what was stored at this time or later; as `messages`.
-            until: only what was stored before this time.
-            newest_first: order by store time; the first `messages_max` in that order.
-            scan_bytes_max: of messages that no index has; None: 256 MiB, or none in a tier that
-                RocketMQ's own store wrote, whose index files do not say what they have.
-
-        Raises:
-            NotFound: the tier has no such topic; names the nearest.
-            ValueError: a datetime has no time zone.
-            Unavailable, OutOfRange: as `get_message`.
-        """
-        if not any(queue.topic == topic for queue in self.reader.state.queues):
-            self.queues(topic)  # says so
-        query = KeyQuery(
-            topic,
-            key,
-            messages_max,
-            BEGIN_OF_TIME_MS if since is None else moment_ms(since),
-            END_OF_TIME_MS if until is None else moment_ms(until) - 1,
-            newest_first,
-        )
-        is_unsaid = scan_bytes_max is None and self.is_java
-        if scan_bytes_max is None:
-            scan_bytes_max = 0 if self.is_java else SCAN_BYTES_MAX
-        limits = LookupLimits(scan_bytes_max=scan_bytes_max)
-        opened, path = self._opened(), self._java_metadata
-        unsealed: Sequence[Unsealed] = ()
-        if path is not None:
-            unsealed = await asyncio.to_thread(open_index_files, opened.config, path)
-
-        async def look() -> QueryResult:
-            return await find_messages(
-                opened.reader, query, unsealed=unsealed, limits=limits, known=opened.known
-            )
-
-        with cache_use() as use:
-            found = await look()
-            if found.damage and use.was_used:
-                use.is_past = True  # perhaps a cache alone is damaged
-                found = await look()
-        return found._replace(unsearched=0) if is_unsaid else found
-
-
-class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
+class ReadableTier:
     """The tier of one broker, open for reading. `tieredstore.open` makes it: use `async with`.
 
     Needs no broker and no ownership, and never writes. Any number of readers may read a tier while
@@ -409,6 +246,35 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
             return "<ReadableTier: not open>"
         queues = len(self._open.reader.state.queues)
         return f"<ReadableTier {self.cluster}/{self.broker}: {queues} queues>"
+
+    @property
+    def cluster(self) -> str:
+        """The broker's cluster."""
+        return self._opened().config.cluster
+
+    @property
+    def broker(self) -> str:
+        """The broker's name."""
+        return self._opened().config.broker
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the broker's tier.
+
+        Raises:
+            ConfigError: the tier is in an object store.
+        """
+        return local_directory(directory_of(self._opened().config))
+
+    @property
+    def location(self) -> str:
+        """The path or the URL of the broker's tier."""
+        return str(directory_of(self._opened().config))
+
+    @property
+    def limits(self) -> TransferLimits:
+        """Bytes a second from an object store: set them at any time."""
+        return self._opened().config.limits
 
     @property
     def is_java(self) -> bool:
@@ -536,6 +402,68 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
         self.queue(topic, queue_id)
         return await self.fetcher.earliest_message_time(named_queue(topic, queue_id))
 
+    async def query_message(
+        self,
+        topic: str,
+        key: str,
+        *,
+        messages_max: int = 32,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        newest_first: bool = True,
+        scan_bytes_max: int | None = None,
+    ) -> QueryResult:
+        """The messages of a topic with a key: one of their `KEYS`, or the `UNIQ_KEY`.
+
+        Costs two requests for each index file that may have it, and one for each record. Messages
+        that no index has yet are read, the newest first, up to `scan_bytes_max`.
+
+        Args:
+            topic: the topic.
+            key: the whole key, as the producer gave it.
+            messages_max: messages at most.
+            since: only what was stored at this time or later; as `messages`.
+            until: only what was stored before this time.
+            newest_first: order by store time; the first `messages_max` in that order.
+            scan_bytes_max: of messages that no index has; None: 256 MiB, or none in a tier that
+                RocketMQ's own store wrote, whose index files do not say what they have.
+
+        Raises:
+            NotFound: the tier has no such topic; names the nearest.
+            ValueError: a datetime has no time zone.
+            Unavailable, OutOfRange: as `get_message`.
+        """
+        if not any(queue.topic == topic for queue in self.reader.state.queues):
+            self.queues(topic)  # says so
+        query = KeyQuery(
+            topic,
+            key,
+            messages_max,
+            BEGIN_OF_TIME_MS if since is None else moment_ms(since),
+            END_OF_TIME_MS if until is None else moment_ms(until) - 1,
+            newest_first,
+        )
+        is_unsaid = scan_bytes_max is None and self.is_java
+        if scan_bytes_max is None:
+            scan_bytes_max = 0 if self.is_java else SCAN_BYTES_MAX
+        limits = LookupLimits(scan_bytes_max=scan_bytes_max)
+        opened, path = self._opened(), self._java_metadata
+        unsealed: Sequence[Unsealed] = ()
+        if path is not None:
+            unsealed = await asyncio.to_thread(open_index_files, opened.config, path)
+
+        async def look() -> QueryResult:
+            return await find_messages(
+                opened.reader, query, unsealed=unsealed, limits=limits, known=opened.known
+            )
+
+        with cache_use() as use:
+            found = await look()
+            if found.damage and use.was_used:
+                use.is_past = True  # perhaps a cache alone is damaged
+                found = await look()
+        return found._replace(unsearched=0) if is_unsaid else found
+
     def messages(
         self,
         topic: str,
@@ -650,6 +578,27 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
         queues = self._queues_of(topic, queue_id, wanted)
         return schema, arrow.record_batches(self._cursor, queues, wanted, schema)
 
+    async def segments(
+        self, topic: str, queue_id: int, states: Collection[CopyState] | None = None
+    ) -> list[TieredSegment]:
+        """The segments of a queue in these states; None: in any.
+
+        Ordered by flat file and base. Published segments are COPY_FINISHED. DELETE_STARTED are
+        unpublished files that wait for their deletion. One request for each uncached manifest.
+
+        Raises:
+            NotFound: the tier has no such queue; names the nearest.
+            BytesMissing, Corrupt, Unavailable: of a manifest.
+        """
+        return await self._lookup(topic, queue_id).listed(states)
+
+    async def segment_at(self, topic: str, queue_id: int, offset: int) -> TieredSegment | None:
+        """The CommitLog segment that has a message; None if the message is not tiered, or was lost.
+
+        No request if the newest metadata suffice, else a few for manifests. Errors as `segments`.
+        """
+        return await self._lookup(topic, queue_id).at(offset)
+
     async def check(
         self, *, bodies: bool = False, progress: Callable[[int], None] = lambda _: None
     ) -> AsyncIterator[Finding]:
@@ -675,6 +624,13 @@ class ReadableTier(KeyQueries, SegmentLookups, WhoseTier):
         if self._stack is None or self._open is None:
             raise Closed("the tier is not open: use `async with`", "")
         return self._open
+
+    def _lookup(self, topic: str, queue_id: int) -> TieredSegments:
+        self.queue(topic, queue_id)
+        found = self.reader.segments(QueueId(topic, queue_id))
+        if found is None:
+            raise NotFound("the tier has no such queue", f"{topic}/{queue_id}")
+        return found
 
     def _queues_of(self, topic: str, queue_id: int | None, wanted: Wanted) -> list[QueueId]:
         """The queues to be read."""
