@@ -26,7 +26,7 @@ from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.file_segments import FileSegments, Placement, SegmentSlice
 from provider.object_store import Buffer
-from provider.ranges import ByteRange, QueueOffset
+from provider.ranges import ByteRange, QueueOffset, together
 
 UNPUBLISHED_S_MAX = 10.0
 """Seconds after which copies are published before another job begins. Until then they look like
@@ -230,8 +230,11 @@ class Repacker:
                     _Wanted(name, start, start + one.length, number, one)
                 )
         for name in sorted(wanted):
-            for some in _together(sorted(wanted[name], key=lambda one: one.start)):
-                yield some
+            ranges = [(name, ByteRange(one.start, one.end)) for one in wanted[name]]
+            for some in together(
+                ranges, gap_bytes_max=READ_GAP_BYTES_MAX, bytes_max=READ_BYTES_MAX
+            ):
+                yield [wanted[name][number] for number in some.members]
 
     def _pass_over(self, run: Run, error: StoreError, damaged: list[StoreError]) -> None:
         """Skip a queue with damaged bytes, unless the bytes no longer belong to it."""
@@ -265,23 +268,6 @@ class Repacker:
                 )
             )
         return operations
-
-
-def _together(wanted: Sequence[_Wanted]) -> list[list[_Wanted]]:
-    """Groups of ordered extents for one request each. Pure."""
-    groups: list[list[_Wanted]] = []
-    for one in wanted:
-        last = groups[-1] if groups else []
-        if (
-            last
-            and last[-1].object_name == one.object_name
-            and one.start - last[-1].end <= READ_GAP_BYTES_MAX
-            and one.end - last[0].start <= READ_BYTES_MAX
-        ):
-            last.append(one)
-        else:
-            groups.append([one])
-    return groups
 
 
 def _joined(run: Run, bodies: Mapping[int, Buffer], extent_bytes_max: int) -> _Copied:

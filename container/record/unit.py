@@ -1,6 +1,7 @@
 """The ConsumeQueue unit: the position of one message in a CommitLog."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from struct import Struct
 from typing import ClassVar, Self
 
@@ -19,6 +20,13 @@ UNIT_DTYPE = np.dtype([("position", ">i8"), ("size", ">i4"), ("tag_hash", ">i8")
 
 Units = NDArray[np.void]
 """Array of `UNIT_DTYPE`."""
+
+
+def consecutive(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Rows `[first, last)` of each run of consecutive queue offsets. O(rows)."""
+    edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
+    return [(first, last) for first, last in pairwise(edges) if first < last]
+
 
 FILLER_SIZE = 0x7FFF_FFFF
 """Size in a filler unit. A local queue that begins in mid-file has fillers before its first unit.

@@ -29,7 +29,7 @@ from container.queue.lenient_scan import read_verified_records
 from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.checksum import crc32c
-from container.record.unit import UNIT_BYTES
+from container.record.unit import UNIT_BYTES, consecutive
 from container.steps.step import QUEUES_PER_TURN, OwnedTier, Step
 from container.upkeep.retention import EXPIRED
 from provider.errors import AlreadyExists, Corrupt, Denied, OutOfRange, StoreError, Unavailable
@@ -328,7 +328,7 @@ class IndexStep(Step):
                 container, QueueOffset(at), QueueOffset(end), bytes_max=bytes_max
             )
             left -= len(found.data) + 1
-            sound, runs = 0, _runs(found.offsets)
+            sound, runs = 0, consecutive(found.offsets)
             for first, last in runs:
                 rows = slice(first, last)
                 items = items_of_records(
@@ -379,13 +379,6 @@ def _built(parts: Sequence[KeyItems]) -> NDArray[np.uint8]:
     items = joined(parts)
     begin = fitting_begin(int(items["store_timestamp"].min())) if len(items) else 0
     return seal_index(items, slots=fitting_slots(len(items)), begin_timestamp=begin)
-
-
-def _runs(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Rows `[first, last)` with consecutive offsets."""
-    cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
-    edges = [0, *cuts.tolist(), len(offsets)]
-    return [(a, b) for a, b in pairwise(edges) if a < b]
 
 
 ROWS_PER_TURN = 5_000

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
-from container.record.unit import UNIT_DTYPE, Units
+from container.record.unit import UNIT_DTYPE, Units, consecutive
 from dispatcher.ports import DeletedQueue, HotQueue, HotQueueState
 from provider.errors import OutOfRange
 from provider.ranges import QueueOffset
@@ -101,9 +101,8 @@ def _last_run(
     before: tuple[int, Units] | None, offsets: NDArray[np.int64], units: Units
 ) -> tuple[int, Units]:
     """Return first offset and units after the last hole of two successive runs."""
-    breaks = np.flatnonzero(np.diff(offsets) != 1)
-    if len(breaks):
-        at = int(breaks[-1]) + 1
+    at, _ = consecutive(offsets)[-1]
+    if at:
         return int(offsets[at]), units[at:]
     if before is not None and before[0] + len(before[1]) == offsets[0]:
         return before[0], np.concatenate([before[1], units], dtype=UNIT_DTYPE)

@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
-from container.record.unit import Units
+from container.record.unit import Units, consecutive
 from dispatcher.ports import DeletedQueue, HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
@@ -173,17 +172,15 @@ def _runs(
 def _runs_of(offsets: NDArray[np.int64], units: Units, place: int, bound: int) -> Iterator[Life]:
     own = (units["position"] >= place) & (units["position"] < bound)
     offsets, units = offsets[own], units[own]
-    edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
-    for begin, stop in pairwise(edges):
-        if begin < stop:
-            last = units[stop - 1]
-            yield Life(
-                int(offsets[begin]),
-                int(offsets[stop - 1]) + 1,
-                int(units["position"][begin]),
-                int(last["position"]) + int(last["size"]),
-                goes_on=False,
-            )
+    for begin, stop in consecutive(offsets):
+        last = units[stop - 1]
+        yield Life(
+            int(offsets[begin]),
+            int(offsets[stop - 1]) + 1,
+            int(units["position"][begin]),
+            int(last["position"]) + int(last["size"]),
+            goes_on=False,
+        )
 
 
 class Deletions:

@@ -8,7 +8,7 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
-from container.record.unit import Units
+from container.record.unit import Units, consecutive
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.following.file_errors import is_of_the_process
@@ -251,6 +251,5 @@ def _last_run(offsets: NDArray[np.int64], units: Units) -> tuple[int, Units]:
 
     Those before a hole are unreachable.
     """
-    breaks = np.flatnonzero(np.diff(offsets) != 1)
-    first = int(breaks[-1]) + 1 if len(breaks) else 0
+    first, _ = consecutive(offsets)[-1]
     return int(offsets[first]), units[first:]

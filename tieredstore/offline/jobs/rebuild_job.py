@@ -18,7 +18,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INT64_MAX, segment_name
 from container.record.batch import encode_units
 from container.record.checksum import crc32c
-from container.record.unit import UNIT_BYTES, UNIT_DTYPE, Units
+from container.record.unit import UNIT_BYTES, UNIT_DTYPE, Units, consecutive
 from provider.errors import AlreadyExists, Unavailable
 from provider.file_segments import SegmentSlice
 from provider.object_store import Buffer, ObjectStore
@@ -41,7 +41,6 @@ from tieredstore.offline.scan.split import (
     Split,
     TierPlace,
     add_runs,
-    edges_of_runs,
 )
 from tieredstore.reader.arrow_columns import Labels
 
@@ -233,7 +232,7 @@ class HeldRows:
 
 def _runs(orders: NDArray[np.int64]) -> Sequence[int]:
     """Return the rows at which runs of consecutive orders begin, or are cut at `ROWS_MAX`."""
-    runs = pairwise(edges_of_runs(orders))
+    runs = consecutive(orders)
     return [at for begin, end in runs for at in range(begin, end, ROWS_MAX)]
 
 

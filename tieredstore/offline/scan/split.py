@@ -12,19 +12,15 @@ from numpy.typing import NDArray
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
+from container.record.unit import consecutive
 
 Runs = list[tuple[int, int]]
 """Queue offsets `[first, behind)`, in order of the log."""
 
 
-def edges_of_runs(offsets: NDArray[np.int64]) -> list[int]:
-    """Return the first row of each run, and the number of rows. O(rows)."""
-    return [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
-
-
 def add_runs(runs: Runs, offsets: NDArray[np.int64]) -> None:
     """Add the offsets of some more messages, at least one; they may go on with the last run."""
-    for first, behind in pairwise(edges_of_runs(offsets)):
+    for first, behind in consecutive(offsets):
         start, end = int(offsets[first]), int(offsets[behind - 1]) + 1
         if runs and runs[-1][1] == start:
             runs[-1] = (runs[-1][0], end)
