@@ -28,7 +28,7 @@ _START_FIELD = 19
 """
 
 
-class Life(Enum):
+class ProcessLife(Enum):
     """Life of a process, as far as this host can observe it."""
 
     LIVES = "lives"
@@ -90,25 +90,29 @@ class ProcessName:
         """Whether it is this process."""
         return self.is_here and (self.pid, self.start) == (os.getpid(), _start_of("self"))
 
-    def life(self) -> Life:
+    def life(self) -> ProcessLife:
         """Whether the process runs. Reads a few files below `/proc`."""
         if not self.is_here:
-            return Life.UNKNOWN
+            return ProcessLife.UNKNOWN
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
-            return Life.GONE
+            return ProcessLife.GONE
         except PermissionError:
             pass  # another user's
         if not _proc_is_ours():
-            return Life.UNKNOWN
+            return ProcessLife.UNKNOWN
         fields = _fields_of(str(self.pid))
         if not fields:  # hidden, or it has just ended
-            return Life.UNKNOWN
+            return ProcessLife.UNKNOWN
         # A parent that never reaps, as the first process of many a container, leaves a zombie for
         # ever. One that still has threads may be waiting for a write to the disk.
         is_zombie = fields[0] == "Z" and fields[_THREADS_FIELD] in {"0", "1"}
-        return Life.LIVES if fields[_START_FIELD] == self.start and not is_zombie else Life.GONE
+        return (
+            ProcessLife.LIVES
+            if fields[_START_FIELD] == self.start and not is_zombie
+            else ProcessLife.GONE
+        )
 
 
 def process_name(clock: Clock) -> str:

@@ -29,7 +29,7 @@ from tests.support.patience import communicated
 from tieredstore.cli.main import cli
 from tieredstore.config.location import location_at
 from tieredstore.process_name import (
-    Life,
+    ProcessLife,
     ProcessName,
     owner_name,
     process_name,
@@ -333,12 +333,12 @@ def test_the_life_of_a_process_is_told_on_its_own_host_alone() -> None:
     assert said is not None
     assert (said.pid, said.host, said.beat_s) == (os.getpid(), socket.gethostname(), 30.0)
     assert said.is_ours
-    assert said.life() == Life.LIVES
+    assert said.life() == ProcessLife.LIVES
     ended = subprocess.run(["/bin/sh", "-c", "echo $$"], capture_output=True, check=True, text=True)
-    assert replace(said, pid=int(ended.stdout)).life() == Life.GONE
-    assert replace(said, start="1").life() == Life.GONE, "another process has the number now"
+    assert replace(said, pid=int(ended.stdout)).life() == ProcessLife.GONE
+    assert replace(said, start="1").life() == ProcessLife.GONE, "another process has the number now"
     for other in ("host", "boot", "pid_namespace"):
-        assert replace(said, **{other: "another"}).life() == Life.UNKNOWN  # type: ignore[arg-type]
+        assert replace(said, **{other: "another"}).life() == ProcessLife.UNKNOWN  # type: ignore[arg-type]
 
 
 @pytest.mark.process
@@ -349,19 +349,22 @@ def test_a_killed_process_that_its_parent_has_not_reaped_is_gone() -> None:
     with subprocess.Popen(["sleep", "1000"]) as child:
         stat = Path(f"/proc/{child.pid}/stat")
         said = replace(ours, pid=child.pid, start=stat.read_text().rpartition(")")[2].split()[19])
-        assert said.life() == Life.LIVES
+        assert said.life() == ProcessLife.LIVES
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert said.life() == Life.GONE
+        assert said.life() == ProcessLife.GONE
 
 
 def test_an_owner_of_an_older_program_is_judged_by_what_it_wrote(tmp_path: Path) -> None:
     here, url = socket.gethostname(), location_at("memory://bucket/t")
     gone = f"{here}:{2**22} since 2026-11-22T11:42:11Z"
-    assert process_life(tmp_path, gone, 1) == Life.GONE, "its lock is not held"
-    assert process_life(url, gone, 1) == Life.GONE
-    assert process_life(url, f"{here}:{os.getppid()} since 2026-11-22T11:42:11Z", 1) == Life.UNKNOWN
-    assert process_life(url, "elsewhere:1 since 2026-11-22T11:42:11Z", 1) == Life.UNKNOWN
+    assert process_life(tmp_path, gone, 1) == ProcessLife.GONE, "its lock is not held"
+    assert process_life(url, gone, 1) == ProcessLife.GONE
+    assert (
+        process_life(url, f"{here}:{os.getppid()} since 2026-11-22T11:42:11Z", 1)
+        == ProcessLife.UNKNOWN
+    )
+    assert process_life(url, "elsewhere:1 since 2026-11-22T11:42:11Z", 1) == ProcessLife.UNKNOWN
 
 
 async def raised(work: Coroutine[None, None, None]) -> Exception | None:

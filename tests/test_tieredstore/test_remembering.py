@@ -10,7 +10,7 @@ import tieredstore
 from container.names.tier_objects import FollowedName
 from tests.support.cli import run
 from tests.support.fake_broker import FakeBroker
-from tieredstore.following.log_reader.log_scan import LogScan, Piece
+from tieredstore.following.log_reader.log_scan import FollowScan, ScanStep
 
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
 
@@ -35,17 +35,17 @@ def read_from(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Where every start began to read the log."""
     begun: list[int] = []
     seen: set[int] = set()
-    read = LogScan.read
+    read = FollowScan.read
 
-    def watched(self: LogScan, *args: object, **more: object) -> Piece:
+    def watched(self: FollowScan, *args: object, **more: object) -> ScanStep:
         if id(self) not in seen:
             seen.add(id(self))
             begun.append(self.position)
             kept.append(self)
         return read(self, *args, **more)  # pyright: ignore[reportArgumentType] - as given
 
-    kept: list[LogScan] = []  # so that no two have one id
-    monkeypatch.setattr(LogScan, "read", watched)
+    kept: list[FollowScan] = []  # so that no two have one id
+    monkeypatch.setattr(FollowScan, "read", watched)
     return begun
 
 

@@ -50,7 +50,7 @@ class DeletedTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class DeletionPlaces:
     """Places of a deletion: a store directory, a tier, or both."""
 
     config: Config
@@ -58,7 +58,7 @@ class Places:
     has_tier: bool
 
 
-def places_of(config: Config, *, tier_only: bool) -> Places:
+def places_of(config: Config, *, tier_only: bool) -> DeletionPlaces:
     """The store and the tier that are configured and there. Blocks for some listings.
 
     Raises:
@@ -75,7 +75,7 @@ def places_of(config: Config, *, tier_only: bool) -> Places:
             "in the file given to --conf or with -D"
         )
     if not names_store:
-        return Places(existing_tier(config), None, has_tier=True)
+        return DeletionPlaces(existing_tier(config), None, has_tier=True)
     store = config.store_dir
     if not is_directory(store / "consumequeue"):
         raise ConfigError(
@@ -87,12 +87,12 @@ def places_of(config: Config, *, tier_only: bool) -> Places:
         except NotFound:
             found = None
         if found is not None and _has_begun(found):
-            return Places(found, store, has_tier=True)
+            return DeletionPlaces(found, store, has_tier=True)
         # Nothing was tiered yet, and a tier is not begun to delete from it; or it is away.
         for memory in (memory_of_store(config, store), memory_of_follower(config, store)):
             if memory is not None:
                 memory.refuse_empty()
-    return Places(config, store, has_tier=False)
+    return DeletionPlaces(config, store, has_tier=False)
 
 
 def _has_begun(config: Config) -> bool:
@@ -101,7 +101,7 @@ def _has_begun(config: Config) -> bool:
     return not isinstance(where, TierUrl) or has_tier(config, where)
 
 
-async def topics_in(places: Places, topics: Collection[str]) -> Sequence[DeletedTopic]:
+async def topics_in(places: DeletionPlaces, topics: Collection[str]) -> Sequence[DeletedTopic]:
     """Return the extent of each topic, in order. Reads names in the store, and tier metadata.
 
     Raises:
@@ -140,7 +140,7 @@ def _local(store: Path, topics: Collection[str]) -> dict[str, int]:
 
 
 async def delete_topics(
-    places: Places, topics: Collection[str], *, clock: Clock, take_over: bool
+    places: DeletionPlaces, topics: Collection[str], *, clock: Clock, take_over: bool
 ) -> bool:
     """Delete topics where they are; nothing is tiered meanwhile. Calling it again completes it.
 

@@ -46,7 +46,7 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class MetricSpread:
     """Spread of a metric over all timed rounds."""
 
     metric: str
@@ -68,7 +68,7 @@ class BenchResult:
     made: SyntheticStore
     warm_up_rounds: int
     rounds: int
-    lines: tuple[Line, ...]
+    lines: tuple[MetricSpread, ...]
     peak_bytes_tiering: int
     """Resident memory of the whole process at its highest, before anything was read."""
 
@@ -109,7 +109,7 @@ def run_bench(
     return BenchResult(made, warm_up_rounds, rounds, lines_of(figures), peak_bytes)
 
 
-def lines_of(figures: Iterable[Figure]) -> tuple[Line, ...]:
+def lines_of(figures: Iterable[Figure]) -> tuple[MetricSpread, ...]:
     """A line for every metric of `METRICS`, from the figures of all timed rounds in any order."""
     rounds: dict[str, list[Figure]] = {metric: [] for metric in METRICS}
     for figure in figures:
@@ -117,12 +117,12 @@ def lines_of(figures: Iterable[Figure]) -> tuple[Line, ...]:
     return tuple(_line(metric, rounds) for metric in METRICS)
 
 
-def _line(metric: str, rounds: dict[str, list[Figure]]) -> Line:
+def _line(metric: str, rounds: dict[str, list[Figure]]) -> MetricSpread:
     mine = rounds[metric]
     knows_messages = mine[0].messages > 0
     bytes_s = spread([figure.bytes_s for figure in mine])
     raw = [figure.bytes_s for figure in rounds[RAW_OF[metric]]] if metric in RAW_OF else None
-    return Line(
+    return MetricSpread(
         metric,
         spread([figure.messages_s for figure in mine]) if knows_messages else None,
         bytes_s,

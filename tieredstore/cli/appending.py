@@ -30,7 +30,7 @@ HOSTS = ("born_host", "store_host")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenFields:
     """Fields of every message from the command line; they win over those of a line."""
 
     topic: str | None = None
@@ -39,13 +39,13 @@ class Given:
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def message_of_body(body: bytes, given: Given) -> NewMessage:
+def message_of_body(body: bytes, given: GivenFields) -> NewMessage:
     """A message with that body, and nothing else but what was given."""
     assert given.topic is not None, "a body alone names no topic"
     return NewMessage(given.topic, given.queue_id or 0, body, given.properties)
 
 
-def message_of_line(line: bytes, given: Given) -> NewMessage:
+def message_of_line(line: bytes, given: GivenFields) -> NewMessage:
     """A message with the fields of one JSON object, named as in `read --json`.
 
     Queue offset, position and store time are the store's to give; those of the line, and fields

@@ -28,7 +28,7 @@ from provider.posix.locks import OwnerLock
 from provider.stores.in_place_segments import LOCK_NAME
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
-from tieredstore.process_name import Life, ProcessName, is_of_this_host, process_words
+from tieredstore.process_name import ProcessLife, ProcessName, is_of_this_host, process_words
 from tieredstore.session.places import directory_of, storage_at
 
 LOGGER = logging.getLogger("tieredstore.owner")
@@ -97,8 +97,8 @@ class Takeover:
         self.earlier = broker
         if broker.epoch:
             evidence = await asyncio.to_thread(self._evidence, broker)
-            self.earlier_lives = evidence == Life.LIVES
-            self.is_forced = self._take_over and evidence != Life.GONE
+            self.earlier_lives = evidence == ProcessLife.LIVES
+            self.is_forced = self._take_over and evidence != ProcessLife.GONE
             if not self._take_over:
                 await self._refuse_living(broker, evidence)
         if self._lock is not None:
@@ -116,24 +116,24 @@ class Takeover:
         if self._lock is not None:
             self._lock.close()
 
-    def _evidence(self, broker: Broker) -> Life:
+    def _evidence(self, broker: Broker) -> ProcessLife:
         """Return the evidence of the lock and of the process table, without waiting. Blocks."""
         if self._lock is not None:
             with posix_errors(LOCK_NAME):
                 if self._lock.is_held(broker.epoch):
-                    return Life.LIVES
+                    return ProcessLife.LIVES
         life = process_life(self._where, broker.owner, broker.epoch)
-        if self._lock is not None and life == Life.LIVES:
-            return Life.UNKNOWN  # it closed the tier, or the lock was removed: signs tell
+        if self._lock is not None and life == ProcessLife.LIVES:
+            return ProcessLife.UNKNOWN  # it closed the tier, or the lock was removed: signs tell
         return life
 
-    async def _refuse_living(self, broker: Broker, evidence: Life) -> None:
+    async def _refuse_living(self, broker: Broker, evidence: ProcessLife) -> None:
         """Return once the owner is known to have ended, or its lease has passed.
 
         Raises:
             Owned: it lives, and this start does not stand by.
         """
-        if evidence == Life.GONE:
+        if evidence == ProcessLife.GONE:
             return
         if self._watch is None or self._watch[0] != broker.epoch:
             watch = OwnerWatch(self._store, broker.epoch, broker.owner)
@@ -142,7 +142,7 @@ class Takeover:
         if seen in {Seen.ENDED, Seen.REPLACED}:
             self.earlier_lives = False  # a program that closed the tier may run on
             return
-        if (evidence == Life.LIVES or seen == Seen.ALIVE) and not self._stands_by:
+        if (evidence == ProcessLife.LIVES or seen == Seen.ALIVE) and not self._stands_by:
             raise owned_error(broker, self._where)
         await self._wait_for_lease(broker, self._watch[1])
 
@@ -154,7 +154,7 @@ class Takeover:
         while True:
             await self._sleep(broker, lease.interval_s)
             evidence = await asyncio.to_thread(self._evidence, broker)
-            if evidence == Life.GONE:
+            if evidence == ProcessLife.GONE:
                 return
             try:
                 seen = await watch.look()
@@ -178,7 +178,7 @@ class Takeover:
         until_s = self._clock.monotonic_s() + seconds
         while (left_s := until_s - self._clock.monotonic_s()) > 0:
             await self._clock.sleep(min(left_s, PROCESS_LOOK_S))
-            if await asyncio.to_thread(self._evidence, broker) == Life.GONE:
+            if await asyncio.to_thread(self._evidence, broker) == ProcessLife.GONE:
                 return
 
     def _tell_of_wait(self, broker: Broker, lease: Lease) -> None:
@@ -203,22 +203,22 @@ class Takeover:
             return await asyncio.to_thread(work)
 
 
-def process_life(where: Location, owner: str, epoch: int) -> Life:
+def process_life(where: Location, owner: str, epoch: int) -> ProcessLife:
     """Whether the process that owned `epoch` runs and still has the tier. Blocks a little.
 
     A process that runs may have closed the tier; of this one that is known.
     """
     said = ProcessName.parse(owner)
     if said is None:  # no process of ours is named so
-        return Life.GONE
+        return ProcessLife.GONE
     if said.is_detailed:
         if said.is_ours:
-            return Life.LIVES if (str(where), epoch) in _OWNED_HERE else Life.GONE
+            return ProcessLife.LIVES if (str(where), epoch) in _OWNED_HERE else ProcessLife.GONE
         return said.life()
     # A program before decision 0051: it shows no signs, and holds the lock of a directory.
     if isinstance(where, Path) or (is_of_this_host(owner) and not _runs(said.pid)):
-        return Life.GONE
-    return Life.UNKNOWN
+        return ProcessLife.GONE
+    return ProcessLife.UNKNOWN
 
 
 def _runs(pid: int) -> bool:
@@ -274,7 +274,7 @@ async def living_owner(
             return None
         (epoch, _), owner = sign
         life = await asyncio.to_thread(process_life, where, owner, epoch)
-        return Broker("", "", epoch, owner) if life == Life.LIVES else None
+        return Broker("", "", epoch, owner) if life == ProcessLife.LIVES else None
     lock = OwnerLock(str(where / LOCK_NAME))
     if not await asyncio.to_thread(lock.is_held):
         return None

@@ -22,7 +22,7 @@ _Window = tuple[int, int, int]
 
 
 @dataclass(slots=True)
-class Scan:
+class KeyScan:
     """Result of a scan, besides the messages."""
 
     unsearched: int = 0
@@ -50,7 +50,7 @@ async def scan_for_key(
     *,
     spans: Mapping[int, Sequence[Span]] | None = None,
     bytes_max: int = SCAN_BYTES_MAX,
-) -> Scan:
+) -> KeyScan:
     """Scan the messages of a topic that were stored within the requested time.
 
     Reads at most `bytes_max` bytes, the newest or the oldest messages of each queue first. Messages
@@ -71,7 +71,7 @@ async def scan_for_key(
     """
     if spans is None:
         spans = {queue_id: [(0, 1 << 62)] for queue_id in store.queue_ids(query.topic)}
-    scan, left = Scan(), bytes_max
+    scan, left = KeyScan(), bytes_max
     before: list[_Window] = []
     for queue_id, wanted in spans.items():
         place = query.topic, queue_id
@@ -94,7 +94,7 @@ async def scan_for_key(
     for window in before:
         if min(left, unlikely) <= 0:
             break
-        size = await _scan_window(store, query, found, window, Scan())
+        size = await _scan_window(store, query, found, window, KeyScan())
         left, unlikely = left - size, unlikely - size
     return scan
 
@@ -126,7 +126,7 @@ def _windows(queue_id: int, spans: Sequence[Span], *, newest_first: bool) -> Ite
 
 
 async def _scan_window(
-    store: MessageStore, query: KeyQuery, found: Found, window: _Window, scan: Scan
+    store: MessageStore, query: KeyQuery, found: Found, window: _Window, scan: KeyScan
 ) -> int:
     """Scan the messages of one window. Return the bytes read."""
     queue_id, first, last = window

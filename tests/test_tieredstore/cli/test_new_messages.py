@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from container.record.message import StoredMessage
 from container.record.properties import encode_properties
-from tieredstore.cli.appending import Given, message_of_body, message_of_line, properties_of
+from tieredstore.cli.appending import GivenFields, message_of_body, message_of_line, properties_of
 from tieredstore.cli.message_printer import message_row
 from tieredstore.hot.encoding import MessageRefused, NewMessage
 from tieredstore.message import Message
@@ -38,7 +38,7 @@ def test_a_line_of_read_makes_the_message_again(
         topic, queue_id, 17, body=body, properties=raw, store_timestamp=5, **others
     )
     line = json.dumps(message_row(Message(stored, body), digest=False)).encode()
-    made = message_of_line(line, Given())
+    made = message_of_line(line, GivenFields())
     assert (made.topic, made.queue_id, made.body) == (topic, queue_id, body)
     assert made.properties == properties
     again = StoredMessage.compose(
@@ -61,17 +61,17 @@ def test_a_line_of_read_makes_the_message_again(
 
 def test_what_the_command_line_says_wins_over_the_line() -> None:
     line = b'{"topic": "A", "queue_id": 3, "body": "x", "properties": {"k": "1", "TAGS": "T"}}'
-    made = message_of_line(line, Given("B", 5, {"k": "2", "KEYS": "a b"}))
+    made = message_of_line(line, GivenFields("B", 5, {"k": "2", "KEYS": "a b"}))
     assert made == NewMessage("B", 5, b"x", {"k": "2", "TAGS": "T", "KEYS": "a b"})
-    assert message_of_line(line, Given()).queue_id == 3
-    assert message_of_line(b'{"body": "x"}', Given("B")).queue_id == 0
-    assert message_of_body(b"x", Given("B")) == NewMessage("B", 0, b"x", {})
+    assert message_of_line(line, GivenFields()).queue_id == 3
+    assert message_of_line(b'{"body": "x"}', GivenFields("B")).queue_id == 0
+    assert message_of_body(b"x", GivenFields("B")) == NewMessage("B", 0, b"x", {})
     assert properties_of([("k", "1"), ("TAGS", "x")], "T", None) == {"k": "1", "TAGS": "T"}
 
 
 def test_the_checksum_of_the_old_record_is_left_out() -> None:
     line = b'{"topic": "A", "body": "x", "properties": {"__CRC32#": "0123456789", "k": "1"}}'
-    assert message_of_line(line, Given()).properties == {"k": "1"}
+    assert message_of_line(line, GivenFields()).properties == {"k": "1"}
 
 
 def row(**changes: object) -> bytes:
@@ -102,11 +102,11 @@ def row(**changes: object) -> bytes:
 )
 def test_a_line_that_is_no_message_is_refused_in_a_sentence(line: bytes, words: str) -> None:
     with pytest.raises(MessageRefused, match=words):
-        message_of_line(line, Given())
+        message_of_line(line, GivenFields())
 
 
 def test_a_body_that_is_no_text_goes_through_base64() -> None:
     raw = bytes(range(256))
     encoded = base64.b64encode(raw).decode()
     line = json.dumps({"topic": "A", "body_base64": encoded}).encode()
-    assert message_of_line(line, Given()).body == raw
+    assert message_of_line(line, GivenFields()).body == raw

@@ -17,7 +17,7 @@ from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.confirmation import Confirmed
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.log.record_units import QueueRun
-from tieredstore.following.log_reader.log_scan import LogScan
+from tieredstore.following.log_reader.log_scan import FollowScan
 
 A0 = QueueId("A", 0)
 SCHEDULED = next(topic for topic in SYSTEM_TOPICS if topic.startswith("SCHEDULE_TOPIC_"))
@@ -34,7 +34,7 @@ def log_of(store: Path) -> CommitLogFiles:
 
 
 def all_runs(
-    scan: LogScan, log: CommitLogFiles, *, bytes_max: int = 1, confirmed: int | None = None
+    scan: FollowScan, log: CommitLogFiles, *, bytes_max: int = 1, confirmed: int | None = None
 ) -> list[QueueRun]:
     """What is read in pieces of some length, until nothing more can be read."""
     runs: list[QueueRun] = []
@@ -73,7 +73,7 @@ def test_they_are_byte_for_byte_those_of_the_golden_files(
 ) -> None:
     monkeypatch.setattr("tieredstore.following.log_reader.log_scan.WINDOW_BYTES_MIN", 4096)
     log = log_of(tree.store)
-    found = by_queue(all_runs(LogScan(), log))
+    found = by_queue(all_runs(FollowScan(), log))
     files: dict[QueueId, bytes] = {}
     for directory in (tree.store / "consumequeue").glob("*/*"):
         raw = b"".join(path.read_bytes() for path in sorted(directory.iterdir()))
@@ -102,7 +102,7 @@ def test_they_are_the_same_whatever_is_read_at_once(
         broker.put("A", 0, bytes(number * 11), tags=f"Tag{number}")
         broker.put("B", number % 3, bytes(3))
     log = log_of(broker.directory)
-    found = by_queue(all_runs(LogScan(), log, bytes_max=bytes_max))
+    found = by_queue(all_runs(FollowScan(), log, bytes_max=bytes_max))
     assert found.keys() == broker.next_offsets.keys()
     for queue, runs in found.items():
         written = b"".join(path.read_bytes() for path in broker.queue_files(queue))
@@ -114,11 +114,11 @@ def test_a_restart_at_any_record_gives_the_rest(broker: FakeBroker) -> None:
     for number in range(40):
         broker.put("A", number % 2, bytes(number * 5), tags="T")
     log = log_of(broker.directory)
-    whole = all_runs(LogScan(), log)
+    whole = all_runs(FollowScan(), log)
     positions = sorted(int(unit["position"]) for run in whole for unit in run.units)
     assert len(positions) == 40
     for number, position in enumerate(positions):
-        rest = all_runs(LogScan(position), log)
+        rest = all_runs(FollowScan(position), log)
         assert sorted(int(u["position"]) for run in rest for u in run.units) == positions[number:]
     log.close()
 
@@ -130,7 +130,7 @@ def test_a_record_counts_once_all_of_it_is_there(broker: FakeBroker) -> None:
     unit = broker.unit("A", 0, 1)
     path = broker.log_path(unit.position)
     raw = path.read_bytes()[unit.position : unit.position + unit.size]
-    log, scan = log_of(broker.directory), LogScan()
+    log, scan = log_of(broker.directory), FollowScan()
     for length in range(unit.size):
         broker.damage(unit.position, raw[:length] + bytes(unit.size - length))
         for run in all_runs(scan, log):
@@ -146,7 +146,7 @@ def test_a_record_with_a_zero_in_its_properties_counts_once_another_follows(
     broker: FakeBroker,
 ) -> None:
     broker.put("A", 0, properties={"odd": "a\0b"})
-    log, scan = log_of(broker.directory), LogScan()
+    log, scan = log_of(broker.directory), FollowScan()
     assert all_runs(scan, log) == []
     broker.put("A", 0)
     assert [(run.first, run.end) for run in all_runs(scan, log)] == [(0, 2)]
@@ -156,7 +156,7 @@ def test_a_record_with_a_zero_in_its_properties_counts_once_another_follows(
 def test_only_what_is_confirmed_is_read(broker: FakeBroker) -> None:
     for _ in range(30):
         broker.put("A", 0, bytes(300))
-    log, scan = log_of(broker.directory), LogScan()
+    log, scan = log_of(broker.directory), FollowScan()
     for offset in (0, 7, 8, 29):
         unit = broker.unit("A", 0, offset)
         end = unit.position + unit.size
@@ -170,7 +170,7 @@ def test_only_what_is_confirmed_is_read(broker: FakeBroker) -> None:
 def test_a_log_that_lost_its_tail_is_not_read_on(broker: FakeBroker) -> None:
     broker.put("A", 0, b"kept")
     broker.put("A", 0, b"lost")
-    log, scan = log_of(broker.directory), LogScan()
+    log, scan = log_of(broker.directory), FollowScan()
     all_runs(scan, log)
     lost = broker.unit("A", 0, 1)
     broker.crash(lost.size)
@@ -189,7 +189,7 @@ def test_damage_amid_the_log_is_passed_over_once_a_later_file_has_begun(
         broker.put("A", 0, bytes(200))
     bad = broker.unit("A", 0, 5)
     broker.damage(bad.position, bytes(8))
-    log, scan = log_of(broker.directory), LogScan()
+    log, scan = log_of(broker.directory), FollowScan()
     assert [(run.first, run.end) for run in all_runs(scan, log)] == [(0, 5)]
     assert scan.position == bad.position
     for _ in range(12):
@@ -208,7 +208,7 @@ def test_a_file_that_is_missing_amid_the_log_is_passed_over_and_said(broker: Fak
         broker.put("A", 0, bytes(200))
     missing = sorted((broker.directory / "commitlog").iterdir())[1]
     missing.unlink()
-    log, scan = log_of(broker.directory), LogScan()
+    log, scan = log_of(broker.directory), FollowScan()
     piece = scan.read(log, None, bytes_max=1 << 20)
     assert piece.runs[-1].end == 40
     (finding,) = piece.findings
@@ -227,7 +227,7 @@ def test_files_that_the_broker_deleted_below_a_pinned_one_are_passed_over_in_sil
     files[0].rename(pin)
     files[1].unlink()
     run = scan_run(broker.directory / "commitlog")
-    log, scan = log_of(broker.directory), LogScan()
+    log, scan = log_of(broker.directory), FollowScan()
     log.table = table_of(run, {0: pin})
     piece = scan.read(log, None, bytes_max=1 << 20)
     assert (piece.runs[0].first, piece.runs[-1].end) == (0, 40)

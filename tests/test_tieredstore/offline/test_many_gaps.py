@@ -12,7 +12,7 @@ from container.names.rocketmq import INT64_MAX, segment_name
 from tests.bench.scan_data import splits_of, write_logs
 from tieredstore.config.effective import Config
 from tieredstore.offline.jobs.audit_job import AuditReducer, QueueOffsets, SplitResult
-from tieredstore.offline.jobs.metadata_job import LogFile, RemakeJob, Round
+from tieredstore.offline.jobs.metadata_job import RemakeJob, Round, SegmentFile
 from tieredstore.offline.jobs.rebuild_job import (
     UNIT_COLUMNS,
     UNITS,
@@ -80,7 +80,7 @@ def test_units_go_into_the_files_of_their_runs_however_many_there_are(tmp_path: 
 
 def test_what_many_queues_become_is_told_one_by_one(tmp_path: Path) -> None:
     named = {"brokerClusterName": "C", "brokerName": "b", "tieredStoreFilePath": tmp_path}
-    files = [LogFile(QueueId(f"T{number}", 0), 0, 1_000, 1_000) for number in range(QUEUES)]
+    files = [SegmentFile(QueueId(f"T{number}", 0), 0, 1_000, 1_000) for number in range(QUEUES)]
     place, config = TierPlace(str(tmp_path)), Config.load(settings=named)
     job, made = RemakeJob(config, place, files, 1 << 27, None, 1), Round()
     log = {"first": 0, "ended": 1_000, "records": 10, "bytes": 1_000, "offsets": [[0, 10]]}

@@ -8,9 +8,9 @@ from container.metadata.records import Gap
 from provider.ranges import QueueOffset
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.spark.stream_offsets import (
-    Bounds,
     MissingMessages,
     Offsets,
+    TieredOffsets,
     begun_anew,
     capped,
     end_of_first_batch,
@@ -30,13 +30,13 @@ from tieredstore.offline.spark.stream_offsets import (
 SPANS = st.tuples(st.integers(0, 50), st.integers(0, 50)).map(sorted)
 BOUNDS = st.dictionaries(
     st.sampled_from([f"T/{number}" for number in range(6)]),
-    SPANS.map(lambda span: Bounds(span[0], span[1])),
+    SPANS.map(lambda span: TieredOffsets(span[0], span[1])),
 )
 
 
 @given(BOUNDS, st.one_of(st.none(), st.integers(1, 20)), st.data())
 def test_batches_end_at_the_end_with_each_message_once(
-    bounds: dict[str, Bounds], rows_max: int | None, data: st.DataObject
+    bounds: dict[str, TieredOffsets], rows_max: int | None, data: st.DataObject
 ) -> None:
     known = data.draw(st.sets(st.sampled_from(sorted(bounds)))) if bounds else set()
     start: Offsets = {name: bounds[name].first for name in known}
@@ -58,7 +58,11 @@ def test_batches_end_at_the_end_with_each_message_once(
 
 @given(st.integers(1, 100))
 def test_a_queue_with_much_gets_what_the_others_leave(rows_max: int) -> None:
-    bounds = {"T/0": Bounds(0, 3), "T/1": Bounds(0, 1000), "T/2": Bounds(0, 1000)}
+    bounds = {
+        "T/0": TieredOffsets(0, 3),
+        "T/1": TieredOffsets(0, 1000),
+        "T/2": TieredOffsets(0, 1000),
+    }
     end = capped(dict.fromkeys(bounds, 0), bounds, rows_max)
     assert sum(end.values()) == rows_max
     assert abs(end["T/1"] - end["T/2"]) <= 1
@@ -66,7 +70,7 @@ def test_a_queue_with_much_gets_what_the_others_leave(rows_max: int) -> None:
 
 def test_what_is_missing_is_named_unless_it_may_be_passed_over() -> None:
     lost = Gap(QueueOffset(30), QueueOffset(32), "the broker deleted them", 0)
-    bounds = {"T/0": Bounds(10, 40, (lost,))}
+    bounds = {"T/0": TieredOffsets(10, 40, (lost,))}
     for start, end, sentence in (
         (5, 20, "messages 5 to 9 of T/0 expired or were deleted"),
         (20, 35, "messages 30 to 31 of T/0 were lost before they could be tiered"),
@@ -94,7 +98,7 @@ def test_topics_may_have_any_name_in_front_of_the_number() -> None:
 
 
 def test_offsets_count_in_one_tier_and_one_generation_of_a_queue() -> None:
-    bounds = {"T/0": Bounds(0, 9), "T/1": Bounds(0, 9, generation=2)}
+    bounds = {"T/0": TieredOffsets(0, 9), "T/1": TieredOffsets(0, 9, generation=2)}
     start = marked({"T/0": 4, "T/1": 4}, bounds, 17)
     assert start == {"T/0": 4, "T/1": 4, "@tier": 17, "@generation T/1": 2}
     end = marked(capped(start, bounds, None), bounds, 17)
@@ -110,7 +114,7 @@ def test_offsets_count_in_one_tier_and_one_generation_of_a_queue() -> None:
         refuse_other_tier(start, 18)
     refuse_other_generation(start, bounds)
     refuse_other_generation({"T/0": 4, "T/1": 4}, bounds)
-    again = {**bounds, "T/0": Bounds(0, 9, generation=1)}
+    again = {**bounds, "T/0": TieredOffsets(0, 9, generation=1)}
     with pytest.raises(MissingMessages, match="the stream has read up to 0"):
         refuse_other_generation({**start, "T/0": 0}, again)
     with pytest.raises(MissingMessages, match="T/0 was cut back or made again"):
@@ -123,7 +127,7 @@ def test_the_first_batch_keeps_the_beginning_in_the_checkpoint() -> None:
     assert end == {"T/0": 4, "@tier": 17, "@initial": 0}
     assert end != start, "Spark sees a batch"
     assert (is_initial(start), is_initial(end)) == (True, False)
-    bounds = {"T/0": Bounds(0, 9)}
+    bounds = {"T/0": TieredOffsets(0, 9)}
     later = marked(capped(end, bounds, None), bounds, 17)
     assert (list(later), later["@initial"]) == (list(end), 0)
     assert not is_first_batch_of_older_program(start, end)
@@ -140,7 +144,7 @@ def test_batches_count_messages_and_not_offsets(
     first: int, span: list[int], lost: list[list[int]], rows_max: int
 ) -> None:
     gaps = [Gap(QueueOffset(a), QueueOffset(b), "lost", 0) for a, b in lost if a < b]
-    bounds = {"T/0": Bounds(span[0], span[1], gaps)}
+    bounds = {"T/0": TieredOffsets(span[0], span[1], gaps)}
     missing = {at for gap in gaps for at in range(gap.start, gap.end)}
     there = [at for at in range(max(first, span[0]), span[1]) if at not in missing]
     start, batches = {"T/0": first}, list[list[int]]()
@@ -155,7 +159,11 @@ def test_batches_count_messages_and_not_offsets(
 
 
 def test_a_million_expired_offsets_are_no_batch() -> None:
-    bounds = {"T/0": Bounds(1_000_000, 1_000_010), "T/1": Bounds(7, 7), "T/2": Bounds(0, 5)}
+    bounds = {
+        "T/0": TieredOffsets(1_000_000, 1_000_010),
+        "T/1": TieredOffsets(7, 7),
+        "T/2": TieredOffsets(0, 5),
+    }
     end = capped(dict.fromkeys(bounds, 0), bounds, 20)
     assert end == {"T/0": 1_000_010, "T/1": 7, "T/2": 5}
 
@@ -168,8 +176,8 @@ def test_a_queue_that_the_tier_has_no_more_is_data_loss() -> None:
 
 def test_a_queue_made_again_begins_anew_in_a_stream_that_may_lack_messages() -> None:
     start = {"T/0": 9, "T/1": 9, "@tier": 17}
-    cut = Bounds(0, 20, generation=1)
-    again = Bounds(3, 20, generation=2, is_made_again=True)
+    cut = TieredOffsets(0, 20, generation=1)
+    again = TieredOffsets(3, 20, generation=2, is_made_again=True)
     bounds = {"T/0": cut, "T/1": again}
     begun = begun_anew(start, bounds)
     assert begun == {**start, "T/1": 3, "@life T/1": 2}
@@ -178,5 +186,5 @@ def test_a_queue_made_again_begins_anew_in_a_stream_that_may_lack_messages() -> 
     found = stretches(start, end, bounds, fail_on_data_loss=False)
     assert found == [(parse_queue("T/0"), 9, 20), (parse_queue("T/1"), 3, 20)]
     assert begun_anew(end, bounds) == end
-    third = {"T/1": Bounds(0, 50, generation=3, is_made_again=True)}
+    third = {"T/1": TieredOffsets(0, 50, generation=3, is_made_again=True)}
     assert stretches(start, end, third, fail_on_data_loss=False) == []

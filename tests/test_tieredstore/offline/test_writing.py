@@ -28,7 +28,7 @@ from tieredstore.offline.writing.appending import (
     append_staged,
     discard_staged,
 )
-from tieredstore.offline.writing.ledger import Ledger
+from tieredstore.offline.writing.ledger import WriteLedger
 from tieredstore.offline.writing.new_rows import STAMP, check_columns
 from tieredstore.offline.writing.staging import StagedPart, StagingOrder, stage, staged_rows
 from tieredstore.store.local import LocalMessageStore
@@ -231,14 +231,14 @@ def test_an_error_in_the_middle_says_how_to_go_on(
 def test_a_done_write_whose_end_was_not_written_down_is_done(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = Ledger.save
+    save = WriteLedger.save
 
-    def ended(ledger: Ledger, plan: Any) -> None:
+    def ended(ledger: WriteLedger, plan: Any) -> None:
         if plan.is_done:
             raise Ended
         save(ledger, plan)
 
-    monkeypatch.setattr(Ledger, "save", ended)
+    monkeypatch.setattr(WriteLedger, "save", ended)
     with pytest.raises(Ended):
         Run(config, "w").stage(rows_of(0, 12)).append()
     monkeypatch.undo()
@@ -380,7 +380,7 @@ def test_what_a_worker_wrote_elsewhere_is_one_sentence(config: Config) -> None:
     shutil.rmtree(first.write.directory)
     with pytest.raises(NotFound, match="that the workers and the driver see under one name"):
         first.append()
-    assert Ledger(config.store_dir).load("w") is None
+    assert WriteLedger(config.store_dir).load("w") is None
 
 
 def test_a_damaged_record_of_a_write_is_no_new_write(config: Config) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from tieredstore.bench.run import METRICS, BenchResult, Line, Spread, as_rows, run_bench
+from tieredstore.bench.run import METRICS, BenchResult, MetricSpread, Spread, as_rows, run_bench
 from tieredstore.bench.synthetic_store import SyntheticStore
 from tieredstore.cli.invocation import json_option
 from tieredstore.cli.output import count_text, size_text, write_json, write_table
@@ -126,7 +126,7 @@ def print_result(result: BenchResult) -> None:
     click.echo(f"Peak memory of the process that tiers: {size_text(result.peak_bytes_tiering)}.")
 
 
-def _cells(line: Line) -> list[str]:
+def _cells(line: MetricSpread) -> list[str]:
     messages = line.messages_s
     return [
         METRICS[line.metric],

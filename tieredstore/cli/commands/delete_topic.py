@@ -6,7 +6,13 @@ from collections.abc import Sequence
 import click
 
 from provider.clock import SystemClock
-from tieredstore.admin.delete import DeletedTopic, Places, delete_topics, places_of, topics_in
+from tieredstore.admin.delete import (
+    DeletedTopic,
+    DeletionPlaces,
+    delete_topics,
+    places_of,
+    topics_in,
+)
 from tieredstore.cli.invocation import (
     Invocation,
     json_option,
@@ -71,7 +77,7 @@ def command(
 
 
 async def _delete(
-    places: Places, topics: Sequence[str], *, dry_run: bool, take_over: bool
+    places: DeletionPlaces, topics: Sequence[str], *, dry_run: bool, take_over: bool
 ) -> tuple[Sequence[DeletedTopic], bool]:
     try:
         found = await topics_in(places, topics)

@@ -14,7 +14,7 @@ from provider.errors import StoreError
 from tieredstore.cli.appending import (
     Appending,
     Decode,
-    Given,
+    GivenFields,
     InputLines,
     message_of_body,
     message_of_line,
@@ -56,7 +56,7 @@ class PropertyType(click.ParamType[tuple[str, str]]):
 class PutOrder:
     """Options of `put`: the input, and the form of the output."""
 
-    given: Given
+    given: GivenFields
     bodies: tuple[str, ...]
     """Empty: the lines of standard input."""
     as_json: bool
@@ -108,7 +108,7 @@ def command(
     another process writes the store, this command names it and ends.
     """
     config = invocation.load_config()
-    order = PutOrder(Given(topic, queue, properties_of(pairs, tags, keys)), body, as_json)
+    order = PutOrder(GivenFields(topic, queue, properties_of(pairs, tags, keys)), body, as_json)
     context, layers = plan_store(config, clock=SystemClock(), tiers=False)
     asyncio.run(_put(config, context, layers, order))
 

@@ -12,7 +12,7 @@ import click
 
 from provider.clock import SystemClock
 from provider.errors import Closed, Unavailable
-from tieredstore.cli.appending import Appending, Given, InputLines, message_of_line
+from tieredstore.cli.appending import Appending, GivenFields, InputLines, message_of_line
 from tieredstore.cli.commands.put import line_bytes_max
 from tieredstore.cli.commands.tier import hindrance_of
 from tieredstore.cli.invocation import (
@@ -234,7 +234,7 @@ async def _until_stopped(run: Running) -> None:
 
 
 async def _put_lines(run: Running, lines: InputLines, ended: asyncio.Event) -> None:
-    decode = partial(message_of_line, given=Given())
+    decode = partial(message_of_line, given=GivenFields())
     appending = Appending(run.layers.outermost, decode, as_json=True, goes_on=True)
     try:
         await appending.append_lines(lines)

@@ -119,7 +119,7 @@ def _configured_store(config: Config) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunOutcome:
     """Outcome of a run."""
 
     topics: list[TopicSummary]
@@ -136,7 +136,7 @@ class Ended:
     """Whether messages could not be tiered yet, without `--follow` or for long."""
 
 
-async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool) -> Ended:
+async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool) -> RunOutcome:
     stop = asyncio.Event()
     task = asyncio.current_task()
     assert task is not None, "a command is a task"
@@ -155,7 +155,7 @@ async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool)
                         await follower.drain(on_progress=_shown(show))
                     finally:
                         done = _so_far(follower.statistics())
-            return Ended(
+            return RunOutcome(
                 follower.topics(),
                 follower.scan_statistics().troubles,
                 len(follower.losses()),

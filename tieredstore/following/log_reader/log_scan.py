@@ -69,7 +69,7 @@ class LastRecord(NamedTuple):
 
 
 @dataclass(slots=True)
-class Piece:
+class ScanStep:
     """Result of one step of the scan."""
 
     next: int
@@ -88,7 +88,7 @@ class Piece:
     """Store timestamp of the last unconfirmed record that was read, Unix ms; 0: none was."""
 
 
-class LogScan:
+class FollowScan:
     """Scan of records up to a position. One thread at a time.
 
     R1  Every record of the log below `position` was in a piece, once and in order.
@@ -99,14 +99,14 @@ class LogScan:
         self.last: LastRecord | None = None
         self._window_bytes = WINDOW_BYTES_MIN
         self._holes: dict[int, int] = {}
-        """Holes of the log below `position`, as in `Piece`; the first of each file."""
+        """Holes of the log below `position`, as in `ScanStep`; the first of each file."""
         self._missing: set[int] = set()
         """First bytes of the files among `_holes` that are missing as a whole."""
 
     def __repr__(self) -> str:
-        return f"<LogScan at {self.position}>"
+        return f"<FollowScan at {self.position}>"
 
-    def read(self, log: CommitLogFiles, confirmed: Confirmed | None, *, bytes_max: int) -> Piece:
+    def read(self, log: CommitLogFiles, confirmed: Confirmed | None, *, bytes_max: int) -> ScanStep:
         """Read the records from `position` on, some `bytes_max` bytes of them. Changes nothing.
 
         Args:
@@ -120,14 +120,14 @@ class LogScan:
         """
         if self.last is not None and not self.last.is_there(log):
             raise Closed(LOST_TAIL, log.path_of(self.last.position), self.last.position)
-        piece = Piece(self.position, self.last)
+        piece = ScanStep(self.position, self.last)
         while piece.next - self.position < bytes_max:
             if not self._step(log, confirmed, piece):
                 piece.is_all = True
                 break
         return piece
 
-    def accept(self, piece: Piece) -> None:
+    def accept(self, piece: ScanStep) -> None:
         """Accept a piece: advance `position` to its end."""
         assert piece.next >= self.position, f"R1: {self}, {piece.next}"
         self.position, self.last = piece.next, piece.last
@@ -151,7 +151,7 @@ class LogScan:
         self._missing.difference_update(again)
         return [AGAIN.format(log.path_of(base)) for base in again]
 
-    def _step(self, log: CommitLogFiles, confirmed: Confirmed | None, piece: Piece) -> bool:
+    def _step(self, log: CommitLogFiles, confirmed: Confirmed | None, piece: ScanStep) -> bool:
         """Read one window. Return whether there may be more."""
         table = log.table
         place = max(piece.next, table.min_position)
@@ -209,7 +209,7 @@ class LogScan:
         return window
 
     def _take(
-        self, window: NDArray[np.uint8], walk: Walk, count: int, place: int, piece: Piece
+        self, window: NDArray[np.uint8], walk: Walk, count: int, place: int, piece: ScanStep
     ) -> None:
         if not count:
             return
@@ -218,7 +218,7 @@ class LogScan:
         start = int(starts[-1])
         piece.last = LastRecord(place + start, window[start : start + HEAD.size].tobytes())
 
-    def _skip(self, log: CommitLogFiles, place: int, end: int, piece: Piece) -> None:
+    def _skip(self, log: CommitLogFiles, place: int, end: int, piece: ScanStep) -> None:
         """Skip bytes without a record, up to the next one of this file, or to its end."""
         piece.next = next(records_after(log, place, end), end)
         piece.findings.append(

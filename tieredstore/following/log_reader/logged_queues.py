@@ -23,7 +23,7 @@ from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.record_units import QueueRun, join_neighbours
-from tieredstore.following.log_reader.log_scan import LogScan, Remembered
+from tieredstore.following.log_reader.log_scan import FollowScan, Remembered
 from tieredstore.following.log_reader.logged_queue import (
     Begin,
     Beginnings,
@@ -204,7 +204,7 @@ class LoggedQueues:
         self._beginnings = Beginnings()
         self._begun = False
         self._remembered: Remembered | None = None
-        self._scan = LogScan()
+        self._scan = FollowScan()
         self._has_more = True
         self._is_published = False
         self.newest_ms = 0

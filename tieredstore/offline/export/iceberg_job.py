@@ -38,10 +38,10 @@ from tieredstore.offline.export.ledger import DoneTask
 from tieredstore.offline.export.options import (
     NO_SKIPS,
     ExportOptions,
+    ExportSource,
     Gone,
     Reached,
     Skips,
-    Source,
     Span,
     Target,
     gone,
@@ -332,9 +332,9 @@ def planned_table_export(
     reached: Mapping[QueueId, Reached] = {} if seen is None else seen.reached
     java = None if java_metadata is None else str(java_metadata)
     with OpenTier(lambda: config, java, naming=naming) as tier:
-        source = Source.of(tier.state())
+        source = ExportSource.of(tier.state())
         if seen is not None:
-            Source.kept(seen.about).refuse_other(source, target)
+            ExportSource.kept(seen.about).refuse_other(source, target)
             refuse_older(tier.state(), seen.sequence, target)
         ends = {str(queue): one.end for queue, one in reached.items()}
         wanted = replace(options.wanted, starts=ends)

@@ -12,10 +12,10 @@ from tieredstore.offline.export.ledger import DoneTask, Ledger, PlannedRun, Plan
 from tieredstore.offline.export.options import (
     NO_SKIPS,
     ExportOptions,
+    ExportSource,
     Gone,
     Reached,
     Skips,
-    Source,
     Target,
     Told,
     check_directory,
@@ -228,9 +228,9 @@ def planned_export(
     ends = {str(queue): one.end for queue, one in reached.items()}
     java = None if java_metadata is None else str(java_metadata)
     with OpenTier(lambda: config, java, naming=naming) as tier:
-        source = Source.of(tier.state())
+        source = ExportSource.of(tier.state())
         if about is not None:
-            Source.kept(about).refuse_other(source, target)
+            ExportSource.kept(about).refuse_other(source, target)
         refuse_older(tier.state(), 0 if last is None else last.sequence, target)
         wanted = replace(options.wanted, starts=ends)
         queues = tier.queues(wanted) if about is None else tier.queues_there(wanted)

@@ -184,7 +184,7 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ExportSource:
     """Tier and broker whose messages an export has."""
 
     cluster: str

@@ -49,7 +49,7 @@ ReducerOf = Callable[[int], RebuildReducer]
 
 
 @dataclass(frozen=True, slots=True)
-class LogFile:
+class SegmentFile:
     """A CommitLog file."""
 
     queue: QueueId
@@ -98,7 +98,7 @@ class RemakeJob:
         self,
         config: Config,
         place: TierPlace,
-        files: Sequence[LogFile],
+        files: Sequence[SegmentFile],
         split_bytes: int,
         progress: Progress | None,
         first_free: int,
@@ -184,7 +184,7 @@ class RemakeJob:
             for split, parts in zip(splits, index, strict=True)
         ]
 
-    def _splits(self, file: LogFile) -> Iterator[Split]:
+    def _splits(self, file: SegmentFile) -> Iterator[Split]:
         step = file.limit - file.base if file.name in self._unsplit else self._split_bytes
         for run in _together(file.pieces, step):
             begin, limit = run[0].position, run[-1].end
@@ -231,7 +231,7 @@ class RemakeJob:
     ) -> dict[QueueId, "tuple[QueueParts, Queue] | LeftOut"]:
         """Return the new metadata of each queue, or the reason why it is left out."""
         found: dict[QueueId, tuple[QueueParts, Queue] | LeftOut] = dict(self._left_out)
-        files: dict[QueueId, list[LogFile]] = {}
+        files: dict[QueueId, list[SegmentFile]] = {}
         for file in self._files:
             files.setdefault(file.queue, []).append(file)
         units: dict[QueueId, dict[str, dict[str, Any]]] = {}

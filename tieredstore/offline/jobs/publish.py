@@ -32,7 +32,7 @@ from container.record.unit import UNIT_BYTES
 from container.tier import Tier
 from provider.clock import SystemClock
 from tieredstore.offline.jobs.rebuild_job import INDEX, UNITS, UnitRun
-from tieredstore.offline.jobs.repair_plan import Made, Wanted
+from tieredstore.offline.jobs.repair_plan import Made, RepairTarget
 
 REMADE = "made again elsewhere"
 """The reason in tombstones of damaged objects."""
@@ -77,7 +77,7 @@ PlacedRun = tuple[LostRun, tuple[Extent, ...]]
 
 
 @dataclass(slots=True)
-class WantedObjects(Wanted):
+class WantedObjects(RepairTarget):
     """Objects to rebuild of a tier in an object store."""
 
     runs: dict[str, LostRun] = field(default_factory=dict[str, LostRun])

@@ -47,7 +47,7 @@ from tieredstore.offline.jobs.rebuild_job import (
 from tieredstore.offline.jobs.repair_plan import (
     Made,
     Progress,
-    Wanted,
+    RepairTarget,
     is_lost,
     lost_index_files,
     make,
@@ -281,7 +281,7 @@ OWNED_FAULT = "its owner lives and continues it: end that process first"
 
 
 @dataclass(slots=True)
-class WantedFiles(Wanted):
+class WantedFiles(RepairTarget):
     """Files to rebuild of a tier in a directory."""
 
     growing: set[str] = field(default_factory=set[str])

@@ -45,7 +45,7 @@ from tieredstore.config.location import OFFLOAD_PATH, Location, TierUrl, has_sec
 from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import cause, running
 from tieredstore.offline.jobs.engine import Engine, Piece
-from tieredstore.offline.jobs.metadata_job import LogFile, RemakeJob
+from tieredstore.offline.jobs.metadata_job import RemakeJob, SegmentFile
 from tieredstore.offline.jobs.metadata_records import (
     FILLER_BYTES,
     FIRST_EPOCH,
@@ -90,7 +90,7 @@ def journal_text(where: object) -> str:
 class Logs(NamedTuple):
     """The logs that the parts give."""
 
-    files: list[LogFile]
+    files: list[SegmentFile]
     findings: list[Finding]
     needs_filler: bool
     parts: dict[QueueId, list[str]]
@@ -234,7 +234,7 @@ def _first_free(listed: Sequence[ObjectEntry]) -> int:
     return 1 + max((one.number_of_owner for one in bases if one.epoch == FIRST_EPOCH), default=0)
 
 
-def _renamed(file: LogFile, filler: str) -> LogFile:
+def _renamed(file: SegmentFile, filler: str) -> SegmentFile:
     parts = tuple(
         one if one.object_name else one._replace(object_name=filler) for one in file.parts
     )
@@ -297,7 +297,7 @@ def _part_tasks(
 
 def _files(
     queue: QueueId, pieces: Sequence[LogPiece], first_offset: int, bytes_max: int
-) -> Iterator[LogFile]:
+) -> Iterator[SegmentFile]:
     """A log as segments of at most so many bytes, or of one piece."""
     run: list[LogPiece] = []
     for piece in pieces:
@@ -308,9 +308,9 @@ def _files(
     yield _file(queue, run, first_offset)
 
 
-def _file(queue: QueueId, run: Sequence[LogPiece], first_offset: int) -> LogFile:
+def _file(queue: QueueId, run: Sequence[LogPiece], first_offset: int) -> SegmentFile:
     base, end = run[0].position, run[-1].end
-    return LogFile(queue, base, end - base, end, first_offset, tuple(run))
+    return SegmentFile(queue, base, end - base, end, first_offset, tuple(run))
 
 
 async def publish_remade(
@@ -476,7 +476,7 @@ def refuse_journal(root: Path) -> None:
             raise ConfigError(journal_text(root))
 
 
-def log_files(root: Path) -> list[LogFile]:
+def log_files(root: Path) -> list[SegmentFile]:
     """All CommitLog files below a broker's directory, in order."""
     found: list[tuple[QueueId, int, int]] = []
     for path in root.glob("*/*/COMMIT_LOG/*"):
@@ -485,12 +485,12 @@ def log_files(root: Path) -> list[LogFile]:
             found.append((name.queue, name.base, path.stat().st_size))
     found = _without_stale(root, sorted(found))
     follow = [*found[1:], None]
-    files: list[LogFile] = []
+    files: list[SegmentFile] = []
     for (queue, base, size), after in zip(found, follow, strict=True):
         limit = base + size
         if after is not None and after[0] == queue and after[1] - limit <= HOLE_BYTES_MAX:
             limit = after[1]  # else the files do not touch, and the queue is left out
-        files.append(LogFile(queue, base, size, limit))
+        files.append(SegmentFile(queue, base, size, limit))
     seen: set[QueueId] = set()
     for number, file in enumerate(files):
         if file.queue not in seen:

@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
-class Wanted:
+class RepairTarget:
     """Files or objects to rebuild."""
 
     tasks: list[RebuildTask] = field(default_factory=list[RebuildTask])
@@ -61,7 +61,7 @@ class Made:
     messages: int = 0
     findings: list[Finding] = field(default_factory=list[Finding])
 
-    def files(self, todo: Wanted) -> list[MadeFile]:
+    def files(self, todo: RepairTarget) -> list[MadeFile]:
         """Return the outcome of each target of `todo`, in order."""
         nothing = {"fault": "no sound record of its messages is in the log"}
         return [
@@ -71,7 +71,9 @@ class Made:
         ]
 
 
-def make(todo: Wanted, engine: Engine, reducer: RebuildReducer, progress: Progress | None) -> Made:
+def make(
+    todo: RepairTarget, engine: Engine, reducer: RebuildReducer, progress: Progress | None
+) -> Made:
     """Run the job that makes everything."""
     total = sum(task.split.end - task.split.start for task in todo.tasks)
     done = 0
@@ -104,7 +106,7 @@ def gaps_told(queue: str, said: Sequence[Mapping[str, object]]) -> Iterator[Find
             yield Finding("log-gap", f"{queue}/COMMIT_LOG", position, detail)
 
 
-WantedT = TypeVar("WantedT", bound=Wanted)
+WantedT = TypeVar("WantedT", bound=RepairTarget)
 
 
 async def settled(reader: TierReader, look: Callable[[], Awaitable[WantedT]]) -> WantedT:
@@ -133,7 +135,7 @@ async def settled(reader: TierReader, look: Callable[[], Awaitable[WantedT]]) ->
 
 
 def lost_index_files(
-    state: TierState, source: ByteSource, todo: Wanted
+    state: TierState, source: ByteSource, todo: RepairTarget
 ) -> Mapping[QueueId, list[IndexPart]]:
     """Note the index files that are lost or damaged; which offsets of which queue they need.
 

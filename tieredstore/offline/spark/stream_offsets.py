@@ -31,7 +31,7 @@ MARK, TIER_MARK, GENERATION_MARK = "@", "@tier", "@generation "
 INITIAL_MARK, LIFE_MARK = "@initial", "@life "
 
 
-class Bounds(NamedTuple):
+class TieredOffsets(NamedTuple):
     """Offsets `[first, end)` of a queue in the tier, without those in gaps."""
 
     first: int
@@ -118,7 +118,9 @@ def refuse_unknown_beginning() -> None:
     )
 
 
-def capped(start: Mapping[str, int], bounds: Mapping[str, Bounds], rows_max: int | None) -> Offsets:
+def capped(
+    start: Mapping[str, int], bounds: Mapping[str, TieredOffsets], rows_max: int | None
+) -> Offsets:
     """The end of the next batch: at most `rows_max` messages, shared fairly.
 
     Every queue gets the same share, and what small ones leave goes to the others; if there are
@@ -147,7 +149,7 @@ def capped(start: Mapping[str, int], bounds: Mapping[str, Bounds], rows_max: int
     return offsets
 
 
-def _present(first: int, has: Bounds) -> Runs:
+def _present(first: int, has: TieredOffsets) -> Runs:
     """The queue offsets from `first` on that have a message, as far as the metadata know."""
     runs: Runs = []
     at = max(first, has.first)
@@ -178,7 +180,7 @@ class Stretch(NamedTuple):
 def stretches(
     start: Mapping[str, int],
     end: Mapping[str, int],
-    bounds: Mapping[str, Bounds],
+    bounds: Mapping[str, TieredOffsets],
     *,
     fail_on_data_loss: bool,
 ) -> list[Stretch]:
@@ -190,7 +192,7 @@ def stretches(
     """
     found: list[Stretch] = []
     for name, last in sorted(end.items()):
-        life, has = LIFE_MARK + name, bounds.get(name, Bounds(last, last))
+        life, has = LIFE_MARK + name, bounds.get(name, TieredOffsets(last, last))
         begins_anew = start.get(life) != end.get(life)
         first = 0 if begins_anew else start.get(name, last)
         if first >= last or name.startswith(MARK) or _is_other_life(end, name, has):
@@ -203,7 +205,7 @@ def stretches(
     return found
 
 
-def begun_anew(start: Mapping[str, int], bounds: Mapping[str, Bounds]) -> Offsets:
+def begun_anew(start: Mapping[str, int], bounds: Mapping[str, TieredOffsets]) -> Offsets:
     """Return the start of a stream that may lack messages.
 
     Queues that were created again begin at their first message.
@@ -215,13 +217,13 @@ def begun_anew(start: Mapping[str, int], bounds: Mapping[str, Bounds]) -> Offset
     return found
 
 
-def _is_other_life(offsets: Mapping[str, int], name: str, has: Bounds) -> bool:
+def _is_other_life(offsets: Mapping[str, int], name: str, has: TieredOffsets) -> bool:
     """Whether a queue was made again since; offsets without marks are not compared."""
     before = offsets.get(GENERATION_MARK + name, 0)
     return TIER_MARK in offsets and has.is_made_again and has.generation != before
 
 
-def _refuse_loss(name: str, first: int, last: int, has: Bounds) -> None:
+def _refuse_loss(name: str, first: int, last: int, has: TieredOffsets) -> None:
     """Raise for what the tier lacks of `[first, last)`."""
     reasons: Iterable[tuple[int, int, str]] = (
         (first, min(last, has.first), "expired or were deleted"),
@@ -239,7 +241,7 @@ def _refuse_loss(name: str, first: int, last: int, has: Bounds) -> None:
             )
 
 
-def refuse_ahead(start: Mapping[str, int], bounds: Mapping[str, Bounds]) -> None:
+def refuse_ahead(start: Mapping[str, int], bounds: Mapping[str, TieredOffsets]) -> None:
     """Refuse to go on where the tier has fewer messages than the stream was given.
 
     Raises:
@@ -274,7 +276,9 @@ def refuse_deleted(start: Mapping[str, int], names: Collection[str]) -> None:
             )
 
 
-def marked(offsets: Mapping[str, int], bounds: Mapping[str, Bounds], begun_ms: int) -> Offsets:
+def marked(
+    offsets: Mapping[str, int], bounds: Mapping[str, TieredOffsets], begun_ms: int
+) -> Offsets:
     """Offsets that say in which tier they count, begun at `begun_ms` (0: not known). Keeps order.
 
     Generations of 0, which nearly all are, need no mark.
@@ -303,7 +307,7 @@ def refuse_other_tier(start: Mapping[str, int], begun_ms: int) -> None:
         )
 
 
-def refuse_other_generation(start: Mapping[str, int], bounds: Mapping[str, Bounds]) -> None:
+def refuse_other_generation(start: Mapping[str, int], bounds: Mapping[str, TieredOffsets]) -> None:
     """Refuse to take messages of a queue that was cut or made again for those to come.
 
     Raises:

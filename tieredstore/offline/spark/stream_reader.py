@@ -22,8 +22,8 @@ from tieredstore.offline.spark.conversion import ToSpark, keep_what_is_loaded
 from tieredstore.offline.spark.options import LATEST, StreamOptions
 from tieredstore.offline.spark.stream_offsets import (
     MARK,
-    Bounds,
     Offsets,
+    TieredOffsets,
     begun_anew,
     capped,
     end_of_first_batch,
@@ -94,7 +94,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock or SystemClock()
         self._tier: OpenTier | None = None
         self._looked_s = NEVER_S
-        self._seen: dict[str, Bounds] = {}
+        self._seen: dict[str, TieredOffsets] = {}
         self._begun_ms = 0
         self._cap: Mapping[str, int] | None = None
 
@@ -223,7 +223,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._look(self._tier)
         return self._tier
 
-    def _bounds(self) -> dict[str, Bounds]:
+    def _bounds(self) -> dict[str, TieredOffsets]:
         """Return the bounds of the wanted queues in the tier; poll the tier if a poll is due."""
         tier = self._opened()
         is_due = self._clock.monotonic_s() - self._looked_s >= self._options.refresh_s
@@ -233,7 +233,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._looked_s = self._clock.monotonic_s()
         return self._seen
 
-    def _refuse_other_history(self, offsets: Offsets, bounds: Mapping[str, Bounds]) -> None:
+    def _refuse_other_history(self, offsets: Offsets, bounds: Mapping[str, TieredOffsets]) -> None:
         refuse_other_tier(offsets, self._begun_ms)
         if self._options.fails_on_loss:
             refuse_other_generation(offsets, bounds)
@@ -261,8 +261,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return queue.next_offset if self._options.begins_at == LATEST else queue.min_offset
 
 
-def _bounds_of(queue: Queue) -> Bounds:
-    return Bounds(
+def _bounds_of(queue: Queue) -> TieredOffsets:
+    return TieredOffsets(
         queue.min_offset,
         queue.next_offset,
         queue.gaps,

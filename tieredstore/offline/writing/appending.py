@@ -17,11 +17,11 @@ from provider.posix.files import posix_errors
 from tieredstore.config.effective import Config
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.log.topics import TopicsFile
-from tieredstore.offline.writing.ledger import Ledger, WritePlan
+from tieredstore.hot.options import ReadLimits
+from tieredstore.offline.writing.ledger import WriteLedger, WritePlan
 from tieredstore.offline.writing.new_rows import StagedRow, number_in, queue_for, stamp_of
 from tieredstore.offline.writing.staging import StagedPart, staged_rows
 from tieredstore.store.configured import plan_store
-from tieredstore.hot.options import ReadLimits
 from tieredstore.store.plugins import opened
 from tieredstore.store.protocol import MessageStore
 
@@ -75,7 +75,7 @@ def discard_staged(config: Config, write: StagedWrite) -> None:
     Raises:
         Corrupt, Denied, Unavailable: the store's record of the write cannot be read.
     """
-    plan = Ledger(config.store_dir).load(write.write_id)
+    plan = WriteLedger(config.store_dir).load(write.write_id)
     if plan is None or plan.directory != write.directory:
         remove_staged(write.directory)
 
@@ -94,7 +94,7 @@ class _Appending:
         self._config = config
         self._write = write
         self._parts = sorted(part for part in parts if part.messages)
-        self._ledger = Ledger(config.store_dir)
+        self._ledger = WriteLedger(config.store_dir)
         self._plan: WritePlan | None = None
         self._done = 0
         """Messages that the store has of the write."""

@@ -78,14 +78,14 @@ class WritePlan:
             raise Corrupt("this is no record of a write", path) from error
 
 
-class Ledger:
+class WriteLedger:
     """The records of a store directory; only who holds the store's lock changes them."""
 
     def __init__(self, root: Path) -> None:
         self._directory = root / DIRECTORY
 
     def __repr__(self) -> str:
-        return f"<Ledger {self._directory}>"
+        return f"<WriteLedger {self._directory}>"
 
     def load(self, write_id: str) -> WritePlan | None:
         """The write with that id; None if none was begun.
