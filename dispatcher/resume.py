@@ -230,7 +230,7 @@ class LossConfirmation:
         """Results that were not used yet, each with its monotonic time in seconds."""
 
     def __repr__(self) -> str:
-        return f"<LastLook: {len(self._answers)} answers>"
+        return f"<LossConfirmation: {len(self._answers)} answers>"
 
     async def at(self, hot: HotQueue) -> HotQueue:
         """Poll a queue that seems to have lost messages, without kept state.

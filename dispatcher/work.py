@@ -50,7 +50,7 @@ class Wakeup:
         """Ordered set, as keys. The order of a set would differ between processes."""
 
     def __repr__(self) -> str:
-        return f"<Alarm: {len(self._waiters)} waiting>"
+        return f"<Wakeup: {len(self._waiters)} waiting>"
 
     def ring(self) -> None:
         """Wake all present waiters."""

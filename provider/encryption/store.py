@@ -181,7 +181,7 @@ class RefuseEncryptedStore(ForwardingStore):
         self._has_created = False
 
     def __repr__(self) -> str:
-        return f"<PlainStore: {self.inner!r}>"
+        return f"<RefuseEncryptedStore: {self.inner!r}>"
 
     async def _call(
         self,

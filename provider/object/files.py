@@ -136,7 +136,7 @@ class OwnFileSystemFiles:
         self._fs = file_system
 
     def __repr__(self) -> str:
-        return f"<OwnFiles: {type(self._fs).__name__}>"
+        return f"<OwnFileSystemFiles: {type(self._fs).__name__}>"
 
     async def create(self, path: str, buffers: Sequence[Buffer]) -> None:
         await self._fs._pipe_file(path, buffers, mode="create")

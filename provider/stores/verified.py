@@ -161,7 +161,7 @@ class VerifiedStore(ForwardingStore):
         """Number and error of the last failed verification."""
 
     def __repr__(self) -> str:
-        return f"<GuardedStore {'seen' if self._look is None else 'not seen yet'}: {self.inner!r}>"
+        return f"<VerifiedStore {'seen' if self._look is None else 'not seen yet'}: {self.inner!r}>"
 
     async def look(self) -> None:
         """Verify the store, unless that is done for good.

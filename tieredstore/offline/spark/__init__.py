@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     Plain = str | int | bool | None
     Option = Plain | datetime | os.PathLike[str] | Collection[str | int] | Mapping[str, int]
 
-FORMAT: Final = "tieredstore"
 PLANS_AGAIN: Final = "spark.sql.python.filterPushdown.enabled"
 """Spark 4.3 plans a source in Python where it pushes filters into it, else once a DataFrame."""
 EACH_ROW: Final = "queue_id IS NOT NULL"
@@ -99,6 +98,7 @@ def table(
         ConfigError: there is no such table or column; names the nearest.
     """
     register(spark)
+    from tieredstore.offline.spark.options import FORMAT  # noqa: PLC0415 - with all of a tier
     from tieredstore.offline.tables.schemas import columns_of, sql_types  # noqa: PLC0415 - needs Arrow
 
     wanted = columns_of(name, columns)

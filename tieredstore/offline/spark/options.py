@@ -11,8 +11,8 @@ from uuid import uuid4
 from container.names.queue_id import QueueId
 from provider.names import is_directory, is_there
 from provider.posix.files import posix_errors
-from tieredstore.config.effective import Config
 from provider.setting import Kind
+from tieredstore.config.effective import Config
 from tieredstore.config.keys import KEYS
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.log.directory import COMMIT_LOG, refuse_if_written
@@ -28,6 +28,7 @@ from tieredstore.offline.writing.appending import StagedWrite
 from tieredstore.offline.writing.ledger import DIRECTORY, STAGED, WRITE_ID
 from tieredstore.reader.moment import is_span, parse_moment
 
+FORMAT: Final = "tieredstore"
 MESSAGES = "messages"
 TABLES: Final = (MESSAGES, "units", "keys", "segments", "gaps")
 """As `tables/schemas.py` has them, which needs Arrow."""

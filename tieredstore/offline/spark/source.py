@@ -16,9 +16,9 @@ from pyspark.sql.types import StructType
 from container.errors import Expired
 from provider.clock import SystemClock
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.spark import FORMAT
 from tieredstore.offline.spark.conversion import ToSpark, keep_what_is_loaded
 from tieredstore.offline.spark.options import (
+    FORMAT,
     MESSAGES,
     TableOptions,
     stream_options,
