@@ -282,6 +282,23 @@ def verify_contents(
     return Contents(count, reason, shape, parts.properties_at[:count])
 
 
+def leading_whole(
+    raw: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    headers: NDArray[np.void],
+    topic: bytes,
+) -> tuple[int, str]:
+    """Number of leading records of this topic whose lengths add up, and the fault of the next.
+
+    As `verify_contents` without bodies, with the same arguments.
+    """
+    shapes = _shapes_of(headers, topic)
+    if shapes is not None and _parts_of(raw, starts, sizes, headers, shapes) is not None:
+        return len(starts), ""
+    return _first_unsound(raw, starts, sizes, topic, bodies=False)
+
+
 def properties_of_all(
     data: NDArray[np.uint8],
     starts: NDArray[np.int64],
@@ -399,7 +416,12 @@ def _leading_intact(
 
 
 def _first_unsound(
-    raw: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], topic: bytes
+    raw: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    topic: bytes,
+    *,
+    bodies: bool = True,
 ) -> tuple[int, str]:
     """Index of the first record with a wrong length, topic or body, and its fault. 2 us each."""
     view = raw.data
@@ -412,6 +434,6 @@ def _first_unsound(
             return index, error.reason
         if bytes(record[topic_at:topic_end]) != topic:
             return index, ANOTHER_TOPIC
-        if body_crc_of(record[body:body_end]) != fixed[2]:
+        if bodies and body_crc_of(record[body:body_end]) != fixed[2]:
             return index, ANOTHER_BODY
     raise AssertionError("the batch kernels and `unpack_record` have one rule")

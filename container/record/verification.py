@@ -19,17 +19,15 @@ from container.record.batch import (
 )
 from container.record.blank import BLANK_MAGIC, BlankRecord, Coda
 from container.record.checksum import BODY_CRC_MASK, crc32, record_crc_is_valid
-from container.record.columns import LEAP_BYTES, SMALL_BYTES, Leaps
+from container.record.columns import LEAP_BYTES, SMALL_BYTES, Leaps, leading_whole
 from container.record.header import locate_parts
 from container.record.layout import (
     BORN_HOST_V6,
     HOST_GROWTH,
     MAGIC_V1,
     MAGIC_V2,
-    PROPERTIES_LENGTH_BYTES,
     RECORD_BYTES_MIN,
     STORE_HOST_V6,
-    TOPIC_LENGTH_BYTES,
     layout_of,
 )
 from container.record.properties import TAGS, decode_properties, tag_hash
@@ -273,19 +271,6 @@ class Verified:
     """Unix ms, of the good records."""
 
 
-class _Prefix:
-    """Leading records that passed every check so far. Each check sees only these."""
-
-    def __init__(self, count: int, reason: str) -> None:
-        self.count = count
-        self.reason = reason
-
-    def keep(self, good: NDArray[np.bool_], reason: str) -> None:
-        bad = int(np.argmin(good)) if len(good) else 0
-        if len(good) and not good[bad]:
-            self.count, self.reason = bad, reason
-
-
 def verify_records(
     buffer: Bytes,
     starts: NDArray[np.int64],
@@ -311,58 +296,12 @@ def verify_records(
         positions=physical_positions,
     )
     count, fault = leading_good(faults)
-    prefix = _Prefix(count, fault.reason)
-    _verify_lengths(raw, starts, headers, prefix, topic)
-    headers, starts = headers[: prefix.count], starts[: prefix.count]
+    whole, reason = leading_whole(raw, starts[:count], sizes[:count], headers[:count], topic)
+    headers, starts = headers[:whole], starts[:whole]
     stamps = headers["store_timestamp"].astype(np.int64)
     far = np.flatnonzero(headers["sys_flag"] & BORN_HOST_V6)
     stamps[far] = store_timestamps(raw, starts[far])
-    return Verified(prefix.count, prefix.reason, stamps)
-
-
-def _verify_lengths(
-    raw: NDArray[np.uint8],
-    positions: NDArray[np.int64],
-    headers: NDArray[np.void],
-    prefix: _Prefix,
-    topic: bytes,
-) -> None:
-    """Verify lengths and topic. Each read is inside the record, as the lengths before it fit."""
-    headers = headers[: prefix.count]
-    positions = positions[: prefix.count]
-    is_v2 = headers["magic"] == MAGIC_V2
-    growth = np.zeros(len(headers), np.int64)
-    for bit in (BORN_HOST_V6, STORE_HOST_V6):
-        growth += np.where((headers["sys_flag"] & bit) != 0, HOST_GROWTH, 0)
-    topic_length_bytes = np.where(is_v2, TOPIC_LENGTH_BYTES[MAGIC_V2], TOPIC_LENGTH_BYTES[MAGIC_V1])
-    fixed = layout_of(0).body + growth + topic_length_bytes + PROPERTIES_LENGTH_BYTES
-    room = headers["size"].astype(np.int64) - fixed
-    prefix.keep(room >= 0, "record is shorter than its header")
-
-    n = prefix.count
-    bodies = positions[:n] + layout_of(0).body + growth[:n]
-    body_lengths = headers["body_length"][:n].astype(np.int64)
-    far = np.flatnonzero(growth[:n])
-    body_lengths[far] = values_at(raw, ">i4", bodies[far] - 4)
-    prefix.keep((body_lengths >= 0) & (body_lengths <= room[:n]), "impossible body length")
-
-    n = prefix.count
-    topic_lengths_at = bodies[:n] + body_lengths[:n]
-    topic_lengths = values_at(raw, ">i1", topic_lengths_at).astype(np.int64)
-    wide = np.flatnonzero(is_v2[:n])
-    topic_lengths[wide] = values_at(raw, ">i2", topic_lengths_at[wide])
-    fits = (topic_lengths == len(topic)) & (topic_lengths <= room[:n] - body_lengths[:n])
-    prefix.keep(fits, "another topic length")
-
-    n = prefix.count
-    topics_at = topic_lengths_at[:n] + topic_length_bytes[:n]
-    properties_lengths = values_at(raw, ">i2", topics_at + len(topic)).astype(np.int64)
-    left = room[:n] - body_lengths[:n] - len(topic)
-    prefix.keep(properties_lengths == left, "lengths do not add up")
-    n = prefix.count
-    if topic and n:
-        found = values_at(raw, f"S{len(topic)}", topics_at[:n])
-        prefix.keep(found == topic, "another topic")
+    return Verified(whole, reason or fault.reason, stamps)
 
 
 def damaged_bodies(

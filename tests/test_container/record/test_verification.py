@@ -123,7 +123,7 @@ def three(**second: object) -> list[bytes]:
         (three(queue_id=4), "another queue id"),
         (three(queue_offset=12), "another queue offset"),
         (three(topic="TopicTesu"), "another topic"),
-        (three(topic="TopicTest2"), "another topic length"),
+        (three(topic="TopicTest2"), "another topic"),
         ([*three()[:1], b"\0" * 100, three()[2]], "unknown magic"),
     ],
 )
