@@ -25,11 +25,11 @@ class Backlog:
     def __init__(self, work: DispatchWork, tell: Callable[[], None] | None = None) -> None:
         """Start with the next poll. `is_tiered` calls `tell` after each landed round or poll."""
         self._work = work
-        self._tell = tell
+        self._report = tell
         self._polls_begun = work.polls_begun
         self._missing: dict[QueueId, QueueOffset] | None = None
         """Target offset of each queue that has not reached it; None before the poll."""
-        self._told = (-1, -1)
+        self._reported = (-1, -1)
 
     def __repr__(self) -> str:
         missing = "what a poll sees" if self._missing is None else f"{len(self._missing)} queues"
@@ -45,9 +45,9 @@ class Backlog:
                 return False
             self._missing = {queue.id: queue.hot.max_offset for queue in self._work.table}
         news = (self._work.counters.rounds, self._work.poll_finished)
-        if self._tell is not None and news != self._told:
-            self._told = news
-            self._tell()
+        if self._report is not None and news != self._reported:
+            self._reported = news
+            self._report()
         while self._missing:  # stops at the first queue that is not done, so a call is cheap
             queue, offset = next(iter(self._missing.items()))
             if not self._is_done(queue, offset):

@@ -151,7 +151,7 @@ class HotLog(Protocol):
         """
         ...
 
-    async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
+    async def poll_again(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
         """Poll these queues without any state of earlier polls. Return those that the log has.
 
         Reads directories, files and mappings again, and drops all other cached state. The

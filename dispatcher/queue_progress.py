@@ -159,7 +159,7 @@ class Setback:
     pause."""
     damage: str = ""
     """Damage of the messages at the commit offset; reason of a gap that skips them."""
-    damage_told: bool = False
+    damage_reported: bool = False
     """Whether the hot log itself reported the damage. It also reports the end of it."""
     heals_at: QueueOffset | None = None
     """End of the hot log from which on a halted queue is opened again."""
@@ -185,7 +185,7 @@ def must_reopen(
     *,
     commit_offset: QueueOffset,
     heals_at: QueueOffset | None,
-    damage_told: bool,
+    damage_reported: bool,
     deleted: DeletedQueue | None,
 ) -> bool:
     """Whether the queue must be opened again. Valid only while no commit is under way. Pure.
@@ -195,7 +195,7 @@ def must_reopen(
         hot: present bounds and state in the hot log.
         commit_offset: end of the tier.
         heals_at: end of the hot log from which on a halted queue is opened again.
-        damage_told: whether the hot log reported the damage, and will report the end of it.
+        damage_reported: whether the hot log reported the damage, and will report the end of it.
         deleted: value of `hot.deleted` when the queue was opened.
     """
     if state is QueueState.UNSETTLED:
@@ -209,7 +209,7 @@ def must_reopen(
     if state is QueueState.STOPPED:
         return caught_up
     if state is QueueState.DAMAGED:
-        mended = damage_told and hot.state is HotQueueState.READY
+        mended = damage_reported and hot.state is HotQueueState.READY
         return lost or caught_up or mended
     return state is QueueState.REFUSED
 
@@ -398,7 +398,7 @@ class QueueProgress:
             self._retry_by(now_s)  # the failures concerned the deleted queue
         self.hot = hot
         if hot.state is HotQueueState.DAMAGED:
-            self._set_back(damage=hot.detail, damage_told=True)
+            self._set_back(damage=hot.detail, damage_reported=True)
         self._changed()
 
     # Opening.
@@ -599,7 +599,7 @@ class QueueProgress:
             self.hot,
             commit_offset=self.commit_offset,
             heals_at=self.setback.heals_at,
-            damage_told=self.setback.damage_told,
+            damage_reported=self.setback.damage_reported,
             deleted=self._deleted,
         ):
             self._unsettle()
@@ -617,8 +617,8 @@ class QueueProgress:
         self._unsettle()
         self.state = state
         if state is QueueState.DAMAGED:
-            told = self.hot.state is HotQueueState.DAMAGED
-            self._set_back(reason=reason, damage=reason, damage_told=told)
+            is_reported = self.hot.state is HotQueueState.DAMAGED
+            self._set_back(reason=reason, damage=reason, damage_reported=is_reported)
         else:
             self._set_back(reason=reason)
 

@@ -2,7 +2,7 @@
 
 A published gap is final. The state that a hot log keeps between polls may be stale and miss
 messages that exist. A gap is therefore recorded only after a poll without kept state
-(`HotLog.look_anew`).
+(`HotLog.poll_again`).
 """
 
 import asyncio
@@ -67,7 +67,7 @@ async def open_queue(
     tier: TierPort,
     hot: HotQueue,
     *,
-    look_anew: Callable[[HotQueue], Awaitable[HotQueue]],
+    poll_again: Callable[[HotQueue], Awaitable[HotQueue]],
     backfill: Backfill,
     compared_messages: int,
     now_ms: int,
@@ -84,7 +84,7 @@ async def open_queue(
         hot_log: source of the messages.
         tier: destination of the messages.
         hot: the queue as of the last poll.
-        look_anew: polls the queue without kept state. Called before a gap is recorded.
+        poll_again: polls the queue without kept state. Called before a gap is recorded.
         backfill: first offset of a queue that the tier does not have.
         compared_messages: newest messages to compare; 0: none.
         now_ms: present time, Unix ms.
@@ -102,7 +102,7 @@ async def open_queue(
     published = tier.queue(hot.id)
     step = decide_step(hot, published, backfill=backfill, now_ms=now_ms, damage=damage)
     if isinstance(step, RecordGapFirst):
-        hot, agreed = await look_anew(hot), None
+        hot, agreed = await poll_again(hot), None
         step = decide_step(hot, published, backfill=backfill, now_ms=now_ms, damage=damage)
     match step:
         case BeginAt() | BeginAtTime():
@@ -238,12 +238,12 @@ class LossConfirmation:
         Cancelling changes nothing; the next call polls again.
 
         Raises:
-            Unavailable, Denied, Closed: as `HotLog.look_anew`.
+            Unavailable, Denied, Closed: as `HotLog.poll_again`.
         """
         async with self._looking:
             if not self._has_answer(hot):
                 wanted = {hot.id, *self._seeming_losses()}
-                found = await self._hot_log.look_anew(wanted)
+                found = await self._hot_log.poll_again(wanted)
                 now_s = self._clock.monotonic_s()
                 self._answers = {seen.id: (now_s, seen) for seen in found}
                 self._table.observe(found, now_s, first=False)
@@ -299,7 +299,7 @@ class QueueOpening:
         self._clock = clock
         self._counters = counters
         self._noted = noted
-        self._last_look = LossConfirmation(hot, tier, table, options=options, clock=clock)
+        self._confirmation = LossConfirmation(hot, tier, table, options=options, clock=clock)
 
     def __repr__(self) -> str:
         return f"<QueueOpening: {self._table!r}>"
@@ -347,7 +347,7 @@ class QueueOpening:
                 self._hot,
                 self._tier,
                 hot,
-                look_anew=self._last_look.at,
+                poll_again=self._confirmation.at,
                 backfill=self._backfill_of(queue),
                 compared_messages=self._options.compared_messages_max,
                 now_ms=self._clock.now_ms(),

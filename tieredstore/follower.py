@@ -255,7 +255,7 @@ class Follower:
         opened = self._opened()
         await self._read_ahead()
         for left in reversed(range(SETTLING_LOOKS)):
-            opened.hot.look_at_all()
+            opened.hot.poll_all()
             statistics = await opened.dispatcher.drain(
                 patience_s=opened.config.drain_patience_s, on_progress=on_progress
             )
@@ -282,7 +282,7 @@ class Follower:
         Uncommitted messages raise no error: `statistics` reports them as `behind`.
         """
         opened = self._opened()
-        opened.hot.look_at_all()
+        opened.hot.poll_all()
         await opened.dispatcher.close()
 
     def statistics(self) -> DispatchStatistics:
@@ -381,7 +381,8 @@ def follow(
     """
     return Follower(
         lambda: replace(
-            Config.named(where, cluster, broker, conf, settings), start=StartWords(standby, new_tier)
+            Config.named(where, cluster, broker, conf, settings),
+            start=StartWords(standby, new_tier),
         ),
         Path(store_dir),
         take_over=take_over,

@@ -130,8 +130,8 @@ class FakeHotLog:
             name, QueueOffset(low), QueueOffset(high), queue.state, queue.detail, queue.deleted
         )
 
-    async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
-        self.calls["look_anew"] += 1
+    async def poll_again(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
+        self.calls["poll_again"] += 1
         if self.look_error is not None:
             raise self.look_error
         for name in queues:

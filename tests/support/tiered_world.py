@@ -149,7 +149,7 @@ class TieredWorld:
         cold = store.cold
         assert cold is not None
         await self.local.log.flush()
-        cold.feed.look_at_all()
+        cold.feed.poll_all()
         await cold.dispatcher.drain()
 
     async def expire(self, store: TieredMessageStore) -> dict[QueueId, int]:

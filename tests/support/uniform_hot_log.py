@@ -51,7 +51,7 @@ class UniformHotLog:
         changed, self._changed = self._changed, set()
         return [self._hot(queue) for queue in sorted(changed)]
 
-    async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
+    async def poll_again(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
         return [self._hot(queue) for queue in queues]
 
     async def wait(self, seconds: float) -> None:

@@ -22,7 +22,7 @@ async def test_what_only_seems_lost_is_tiered_without_a_gap() -> None:
         world.hot.queues[A].stale_min = 15
         await world.wait_for(lambda: world.is_tiered(A), seconds=5)
     assert gaps_of(world, A) == []
-    assert world.hot.calls["look_anew"] == 1
+    assert world.hot.calls["poll_again"] == 1
 
 
 async def test_of_what_seems_lost_only_what_is_gone_is_a_gap() -> None:
@@ -50,7 +50,7 @@ async def test_many_queues_that_lost_messages_are_asked_about_together() -> None
             world.hot.delete_below(queue, 5)
         await world.wait_for(lambda: all(gaps_of(world, queue) for queue in QUEUES), seconds=5)
     assert {tuple(gaps_of(world, queue)) for queue in QUEUES} == {((3, 5, DELETED_REASON),)}
-    assert world.hot.calls["look_anew"] <= 2
+    assert world.hot.calls["poll_again"] <= 2
 
 
 async def test_no_gap_is_recorded_while_the_hot_log_cannot_be_asked() -> None:
@@ -63,7 +63,7 @@ async def test_no_gap_is_recorded_while_the_hot_log_cannot_be_asked() -> None:
         world.hot.look_error = Unavailable("away", "store")
         await world.pass_time(20.0)
         assert gaps_of(world, A) == []
-        assert world.hot.calls["look_anew"] > 2
+        assert world.hot.calls["poll_again"] > 2
         world.hot.look_error = None
         await world.wait_for(lambda: gaps_of(world, A) != [], seconds=40)
     assert gaps_of(world, A) == [(10, 15, DELETED_REASON)]

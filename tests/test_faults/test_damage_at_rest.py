@@ -173,7 +173,7 @@ async def test_damage_at_rest_is_found_where_it_matters_and_never_served(
     part: int, figures: Figures
 ) -> None:
     tier, whole = await whole_tier()
-    await look_at_all(tier, whole, range(part, DAMAGES, PARTS), figures)
+    await poll_all(tier, whole, range(part, DAMAGES, PARTS), figures)
 
 
 @pytest.mark.slow
@@ -187,12 +187,10 @@ async def test_damage_to_a_tier_of_a_real_brokers_messages_is_found_and_never_se
     whole = await seen_of(tier, tier.now)
     assert whole.findings == []
     assert sum(map(len, whole.strict.records.values())) > 300
-    await look_at_all(tier, whole, range(DAMAGES // 5), figures)
+    await poll_all(tier, whole, range(DAMAGES // 5), figures)
 
 
-async def look_at_all(
-    tier: RestingTier, whole: Seen, seeds: Iterable[int], figures: Figures
-) -> None:
+async def poll_all(tier: RestingTier, whole: Seen, seeds: Iterable[int], figures: Figures) -> None:
     """Damage the tier by each seed; all that must hold, does."""
     for seed in seeds:
         damage = damage_of(tier, seed)

@@ -113,7 +113,7 @@ class World:
                 self.after()
                 for queue in GOOD:
                     self.write(queue, 3)
-                hot.look_at_all()  # as a follower does before it drains
+                hot.poll_all()  # as a follower does before it drains
                 result = await dispatcher.drain(patience_s=5.0)
             await dispatcher.close()
             await tier.close()

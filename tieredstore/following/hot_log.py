@@ -31,8 +31,8 @@ from tieredstore.following.log_reader.log_scan import Remembered
 from tieredstore.following.log_reader.logged_queues import LoggedQueues
 from tieredstore.following.options import HotLogOptions
 from tieredstore.following.queues.followed_queues import FollowedQueues
-from tieredstore.following.queues.poll_schedule import LookSchedule
-from tieredstore.following.queues.tail import LookTime
+from tieredstore.following.queues.poll_schedule import PollSchedule
+from tieredstore.following.queues.tail import PollTime
 from tieredstore.following.statistics import ScanStatistics
 
 NO_QUEUES = (
@@ -78,7 +78,7 @@ class StoreScan:
         """First position that may have held an untiered message at the last full scan."""
         self._all_is_wanted = False
         """Whether the next poll scans everything, whatever it costs."""
-        self._schedule = LookSchedule(
+        self._schedule = PollSchedule(
             settle_s=options.settle_s_max,
             scan_s_min=options.scan_s_min,
             scan_s_max=options.scan_s_max,
@@ -109,7 +109,7 @@ class StoreScan:
     @property
     def queues(self) -> Mapping[QueueId, HotQueue]:
         """Queues as of the last poll."""
-        return self._queues.told.known
+        return self._queues.watermarks.known
 
     def poll(self, now_s: float) -> dict[QueueId, HotQueue]:
         """Poll the store and update `queues`. Return the queues that changed.
@@ -124,8 +124,8 @@ class StoreScan:
         with self._looking():
             return self._poll(now_s)
 
-    def look_anew(self, queues: Collection[QueueId]) -> dict[QueueId, HotQueue]:
-        """See `HotLog.look_anew`. Return the queues that changed.
+    def poll_again(self, queues: Collection[QueueId]) -> dict[QueueId, HotQueue]:
+        """See `HotLog.poll_again`. Return the queues that changed.
 
         Raises:
             Unavailable, Denied, Closed: as `poll`.
@@ -137,7 +137,7 @@ class StoreScan:
             self._log.files.forget()
             self._log.scan(lambda: self._low)
             now_s = 0.0 if self._clock is None else self._clock.monotonic_s()
-            return self._queues.publish(self._queues.look_anew(queues, self._moment(now_s)))
+            return self._queues.publish(self._queues.poll_again(queues, self._moment(now_s)))
 
     @contextmanager
     def _looking(self) -> Generator[None]:
@@ -161,32 +161,32 @@ class StoreScan:
         schedule = self._schedule
         if self._all_is_wanted:
             self._all_is_wanted = False
-            schedule.look_now()
+            schedule.poll_now()
         if queues.take_doubt():
-            schedule.look_soon(now_s)
-        is_due = schedule.is_full_look_due(now_s)
+            schedule.poll_soon(now_s)
+        is_due = schedule.is_full_poll_due(now_s)
         if is_due or log.has_news():
             log.scan(lambda: self._low)
         found = self._scan_queues(now_s) if is_due else {}
         self._note_growth(now_s)
         if is_due:
             self.statistics.troubles = self._troubles()
-        looks_at_all = schedule.looks_at_all(now_s)
+        polls_all = schedule.polls_all(now_s)
         named = schedule.named(now_s)
-        if looks_at_all or named or queues.has_report:
-            found |= queues.look(self._moment(now_s), None if looks_at_all else named)
+        if polls_all or named or queues.has_report:
+            found |= queues.poll(self._moment(now_s), None if polls_all else named)
         changed = queues.publish(found)
         if is_due:  # only now: after a failure half way the next poll scans again at once
             self._known_position = begun
             self._low = self._first_needed()
             log.sync_pins(lambda: self._low)
-        if looks_at_all:
+        if polls_all:
             ended_s = now_s if self._clock is None else self._clock.monotonic_s()
-            schedule.looked_at_all(now_s, ended_s, is_full=is_due)
+            schedule.polled_all(now_s, ended_s, is_full=is_due)
         return changed
 
-    def look_at_all(self) -> None:
-        """See `RocketMqHotLog.look_at_all`. Never waits for a running poll."""
+    def poll_all(self) -> None:
+        """See `RocketMqHotLog.poll_all`. Never waits for a running poll."""
         self._all_is_wanted = True
 
     def has_news(self, now_s: float) -> bool:
@@ -254,7 +254,7 @@ class StoreScan:
             elif isinstance(answer, Unavailable | Denied):
                 self._queues.report(item.queue, item.start)
             elif self._options.checks_bodies and isinstance(answer, MessageBatch):
-                self._bodies.look(item, answer)
+                self._bodies.verify(item, answer)
         self._log.check_identity()  # after the copy, to prove that it is of the followed log
         return answers
 
@@ -302,7 +302,7 @@ class StoreScan:
         queues = {queue for queue in named if queue is not None}
         self._schedule.grew(now_s, queues)
         if not all(self._queues.has(queue) for queue in queues):
-            self._schedule.look_soon(now_s)
+            self._schedule.poll_soon(now_s)
 
     def _first_needed(self) -> int:
         # One file below the end before the directories were scanned: the unit of a record there may
@@ -319,7 +319,7 @@ class StoreScan:
             return sorted(found.troubles)
         return [NO_QUEUES.format(self._layout.consume_queue)]
 
-    def _moment(self, now_s: float) -> LookTime:
+    def _moment(self, now_s: float) -> PollTime:
         """Return the time of a poll, and the state of the broker."""
         confirmed = None
         if self._options.replicated:
@@ -330,12 +330,12 @@ class StoreScan:
                 now_ms=0 if self._clock is None else self._clock.now_ms(),
                 last_ms=self._queues.newest_ms,
             )
-        return LookTime(now_s, confirmed, not is_there(self._layout.abort))
+        return PollTime(now_s, confirmed, not is_there(self._layout.abort))
 
 
 T = TypeVar("T")
 LOGGER = logging.getLogger("tieredstore.following")
-TOLD_EVERY_S = 10.0
+REPORT_EVERY_S = 10.0
 
 
 class RocketMqHotLog:
@@ -439,8 +439,8 @@ class RocketMqHotLog:
             changed, self._unreported = self._unreported, {}
             return list(changed.values())
 
-    async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
-        """Poll these queues without reusing earlier state; see `HotLog.look_anew`.
+    async def poll_again(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
+        """Poll these queues without reusing earlier state; see `HotLog.poll_again`.
 
         Costs a first poll of these queues, and a `stat` of every topic. With pins it also scans the
         pinned files that lie below their ConsumeQueue files (see `units_in`).
@@ -449,15 +449,15 @@ class RocketMqHotLog:
             Unavailable, Denied, Closed: as `poll`.
         """
         async with self._polling:
-            await self._do(lambda: self._look_anew(queues))
+            await self._do(lambda: self._poll_again(queues))
             return [seen for queue in queues if (seen := self.queue(queue)) is not None]
 
-    def look_at_all(self) -> None:
+    def poll_all(self) -> None:
         """Make the next poll read all queues. Polls otherwise defer some queues to save time.
 
         Does not wait, even for a poll that hangs.
         """
-        self._scan.look_at_all()
+        self._scan.poll_all()
 
     async def wait(self, seconds: float) -> None:
         """Wait until there may be new messages, for at most `seconds`.
@@ -528,7 +528,7 @@ class RocketMqHotLog:
         """Do the work of a first poll: read a store without ConsumeQueue files to its end.
 
         That may take longer than the caller of a poll would wait. Does nothing for other stores.
-        Logs its progress every `TOLD_EVERY_S` seconds.
+        Logs its progress every `REPORT_EVERY_S` seconds.
 
         Raises:
             Unavailable, Denied, Closed: as `poll`; a later call continues from there.
@@ -577,19 +577,19 @@ class RocketMqHotLog:
     async def _poll_to_end(self) -> None:
         """Poll until nothing is left unread, so that one poll covers the whole log."""
         await self._do(self._poll)
-        told_s = self._clock.monotonic_s()
+        reported_s = self._clock.monotonic_s()
         while self._scan.has_more:
             await self._do(self._poll)
-            if self._clock.monotonic_s() - told_s >= TOLD_EVERY_S:
-                told_s = self._clock.monotonic_s()
+            if self._clock.monotonic_s() - reported_s >= REPORT_EVERY_S:
+                reported_s = self._clock.monotonic_s()
                 at, end = self._scan.read_position, self._scan.log.table.end
                 LOGGER.info("the CommitLog is read to find its queues: %d of %d bytes", at, end)
 
     def _poll(self) -> None:
         self._unreported |= self._scan.poll(self._clock.monotonic_s())
 
-    def _look_anew(self, queues: Collection[QueueId]) -> None:
-        self._unreported |= self._scan.look_anew(queues)
+    def _poll_again(self, queues: Collection[QueueId]) -> None:
+        self._unreported |= self._scan.poll_again(queues)
 
     async def _do(self, work: Callable[[], T]) -> T:
         if self._closed:

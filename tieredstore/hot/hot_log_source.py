@@ -116,9 +116,9 @@ class HotLogFeed:
         self._surveyed = True
         return found
 
-    async def look_anew(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
+    async def poll_again(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
         """Poll the directory for these queues without keeping state; see `HotLog`."""
-        found = [self._durable(seen) for seen in await self._reader.look_anew(queues)]
+        found = [self._durable(seen) for seen in await self._reader.poll_again(queues)]
         self._told |= {seen.id: seen for seen in found}
         return found
 
@@ -154,9 +154,9 @@ class HotLogFeed:
                 await reader.release(queue, QueueOffset(offset))
             await old.close()
 
-    def look_at_all(self) -> None:
-        """Make the next poll report all durable messages; see `RocketMqHotLog.look_at_all`."""
-        self._reader.look_at_all()
+    def poll_all(self) -> None:
+        """Make the next poll report all durable messages; see `RocketMqHotLog.poll_all`."""
+        self._reader.poll_all()
 
     async def wait(self, seconds: float) -> None:
         """Wait until messages became durable, for at most `seconds`."""

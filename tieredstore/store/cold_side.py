@@ -97,7 +97,7 @@ async def continue_at_tier(
     """
     compared = {queue: log.next_offset(queue) for queue in log.queues()}
     await log.flush()  # the feed has durable messages only
-    feed.look_at_all()
+    feed.poll_all()
     surveyed = await feed.survey()
     if compared_queues is not None and len(surveyed) > compared_queues:
         surveyed = [hot for hot in surveyed if _is_below(tier.queue(hot.id), hot)]
@@ -446,7 +446,7 @@ class ColdSide:
             StoreError: as `TieredDispatcher.drain`, or the hot log cannot be synced.
         """
         await self._log.flush()
-        self.feed.look_at_all()
+        self.feed.poll_all()
         await self.dispatcher.drain()
 
     async def commit_rest(self) -> None:
@@ -459,7 +459,7 @@ class ColdSide:
             return
         with suppress(StoreError):  # closing the log raises the error
             await self._log.flush()
-            self.feed.look_at_all()
+            self.feed.poll_all()
         self._ends = True
         await self.dispatcher.close()
         self._is_gone = await self._is_tier_gone()

@@ -23,7 +23,7 @@ from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.options import HotLogOptions
 from tieredstore.following.queues.followed_queues import FollowedQueues
-from tieredstore.following.queues.tail import LookTime
+from tieredstore.following.queues.tail import PollTime
 from tieredstore.following.statistics import ScanStatistics
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
@@ -206,7 +206,7 @@ def test_a_reader_beside_the_look_that_finds_the_new_queue_gets_none_of_its_mess
         queues.scan(has_grown=True)
 
     look()
-    queues.publish(queues.look(LookTime()))
+    queues.publish(queues.poll(PollTime()))
     broker.delete_topics("A")
     broker.put_many("A", 0, [b"new"] * 150)
     if is_found:

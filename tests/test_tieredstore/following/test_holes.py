@@ -21,7 +21,7 @@ from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.made_files import MADE_BYTES_MAX, RebuildBudget
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.queues.files import ConsumeQueueFiles
-from tieredstore.following.queues.tail import ConsumeQueueTail, LookTime
+from tieredstore.following.queues.tail import ConsumeQueueTail, PollTime
 
 __all__ = ["broker", "clock", "logs"]  # fixtures
 
@@ -351,7 +351,7 @@ def test_units_are_made_within_their_bound_and_go_on_once_some_are_tiered(
     bound = RebuildBudget(2 * 400 + 399)
     tail = ConsumeQueueTail(A0, ConsumeQueueFiles(files, paths[0].parent, bound))
     log = CommitLogFiles(files, table_of(scan_run(filled.directory / "commitlog"), {}))
-    seen = tail.poll(log, LookTime(), lambda: None)
+    seen = tail.poll(log, PollTime(), lambda: None)
     assert (seen.max_offset, seen.state, bound.taken) == (60, HotQueueState.DAMAGED, 800)
     assert str(paths[3]) in seen.detail
     assert "once those before it are tiered" in seen.detail
@@ -359,7 +359,7 @@ def test_units_are_made_within_their_bound_and_go_on_once_some_are_tiered(
     if is_deleted:
         paths[0].unlink()  # by the broker, which has no idea of the files behind it
     tail.files.rescan()
-    seen = tail.poll(log, LookTime(), lambda: None)
+    seen = tail.poll(log, PollTime(), lambda: None)
     assert (seen.max_offset, seen.state, bound.taken) == (90, HotQueueState.READY, 800)
     assert seen.min_offset <= 58
     assert tail.files.units(58, 90)["size"].all()

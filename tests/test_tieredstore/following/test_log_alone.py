@@ -178,7 +178,7 @@ async def test_reading_ahead_is_told_and_changes_nothing_for_the_first_poll(
 ) -> None:
     """Whoever waits for messages to land has less patience than a long log may need."""
     monkeypatch.setattr("tieredstore.following.log_reader.logged_queues.STEP_BYTES", 5000)
-    monkeypatch.setattr("tieredstore.following.hot_log.TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr("tieredstore.following.hot_log.REPORT_EVERY_S", 0.0)
     caplog.set_level("INFO", "tieredstore.following")
     for _ in range(200):
         rocks.put("A", 0, bytes(100))

@@ -20,7 +20,7 @@ from tieredstore.following.log.commit_log import CommitLogFiles, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.queues.files import ConsumeQueueFiles
 from tieredstore.following.queues.pinned_units import Floors
-from tieredstore.following.queues.tail import ConsumeQueueTail, LookTime
+from tieredstore.following.queues.tail import ConsumeQueueTail, PollTime
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)
 
@@ -41,10 +41,10 @@ async def test_a_queue_whose_file_goes_during_the_first_look_keeps_its_pins(
     gone = broker.queue_files(A0)[0]
     raw = gone.read_bytes()
     gone.unlink()
-    assert tail.poll(log, LookTime(), lambda: None) == tail.seen
+    assert tail.poll(log, PollTime(), lambda: None) == tail.seen
     assert not tail.is_known
     gone.write_bytes(raw)
-    assert tail.poll(log, LookTime(), lambda: None).max_offset == 50
+    assert tail.poll(log, PollTime(), lambda: None).max_offset == 50
     assert tail.is_known
     files.close()
 

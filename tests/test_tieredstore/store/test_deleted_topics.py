@@ -380,7 +380,7 @@ async def test_a_hot_log_alone_keeps_its_system_topics_until_they_are_named(tmp_
 
 async def test_who_follows_the_same_directory_is_told_by_its_files(world: TieredWorld) -> None:
     async def seen(reader: RocketMqHotLog) -> dict[QueueId, HotQueue]:
-        reader.look_at_all()
+        reader.poll_all()
         return {one.id: one for one in await reader.poll()}
 
     async with world.store("DISABLE") as store:

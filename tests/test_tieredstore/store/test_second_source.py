@@ -24,8 +24,8 @@ from provider.errors import StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tests.support.hot_store import SMALL, new_message
 from tests.support.tiered_world import GREEDY, OUTAGE, FrozenClock, TieredWorld
-from tieredstore.hot.options import RetentionOptions
 from tieredstore.hot.encoding import Appended, NewMessage
+from tieredstore.hot.options import RetentionOptions
 from tieredstore.lifetime import running
 from tieredstore.store.tiered import TieredMessageStore
 
@@ -304,7 +304,7 @@ async def queue_stopped(root: Path) -> AsyncGenerator[World]:
         await world.tiered.local.log.flush()
         cold = world.store.cold
         assert cold is not None
-        cold.feed.look_at_all()
+        cold.feed.poll_all()
         (halted,) = (await cold.dispatcher.drain()).halted
         assert TIERED <= halted.commit_offset <= HOT_ALONE
         damaged = world.unreadable_hot

@@ -476,7 +476,7 @@ def test_a_tier_that_is_fed_before_the_sync_is_caught(is_fed_early: bool) -> Non
         history.put(QUEUES[0], 5)
         cold = history.store.cold
         assert cold is not None
-        cold.feed.look_at_all()
+        cold.feed.poll_all()
         history.run(cold.dispatcher.drain())
         verify = history.the_tier_has_nothing_that_a_power_failure_takes_from_the_hot_log
         if is_fed_early:

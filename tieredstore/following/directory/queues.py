@@ -122,7 +122,7 @@ class QueueDirectories:
         for topic in topics:
             self._watch.forget(self.root / topic)
 
-    def look(self) -> FoundQueues:
+    def scan(self) -> FoundQueues:
         """Return all present queues. One `stat` for each topic if nothing changed.
 
         If a topic's directory cannot be read, its earlier queues remain.

@@ -48,7 +48,7 @@ class BodyCheck:
         self._seen: dict[QueueId, int] = {}
         """Offset after the last damaged message of each queue, for a round may be retried."""
 
-    def look(self, wanted: Wanted, batch: MessageBatch) -> None:
+    def verify(self, wanted: Wanted, batch: MessageBatch) -> None:
         """Verify the bodies of a batch, and whole records if they have a checksum.
 
         About 0.15 us a message and 50 ns per KiB.

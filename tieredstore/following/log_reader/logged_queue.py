@@ -356,10 +356,10 @@ class LoggedQueue:
             return replace(found, state=HotQueueState.REFUSED, detail=BATCH)
         if self.unreadable:
             return replace(found, state=HotQueueState.UNREADABLE, detail=self.unreadable)
-        detail = self.damage or self.detail or self._told_of_doubt()
+        detail = self.damage or self.detail or self._reported_doubt()
         return replace(found, state=HotQueueState.DAMAGED, detail=detail) if detail else found
 
-    def _told_of_doubt(self) -> str:
+    def _reported_doubt(self) -> str:
         """Describe the effect of the record in doubt; "" if the queue may have been recreated."""
         doubt = self.doubt
         if doubt is None or not doubt.first:

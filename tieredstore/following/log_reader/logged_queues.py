@@ -32,8 +32,8 @@ from tieredstore.following.log_reader.logged_queue import (
     units_before,
 )
 from tieredstore.following.log_reader.unit_spill import WaitingUnits
-from tieredstore.following.queues.poll_schedule import ToldQueues
-from tieredstore.following.queues.tail import Doubt, LookTime, judge_report
+from tieredstore.following.queues.poll_schedule import QueueWatermarks
+from tieredstore.following.queues.tail import Doubt, PollTime, judge_report
 from tieredstore.following.statistics import ScanStatistics
 
 
@@ -54,7 +54,7 @@ class LoggedTopics:
     def __repr__(self) -> str:
         return f"<LoggedTopics: {len(self._wanted)} topics>"
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the store's settings if they have changed.
 
         Raises:
@@ -218,7 +218,7 @@ class LoggedQueues:
         self._to_release: deque[QueueId] = deque()
         """Queues with released offsets since the last poll."""
         self._reports = ReaderReports(log.files, self._units)
-        self.told = ToldQueues()
+        self.watermarks = QueueWatermarks()
 
     def __repr__(self) -> str:
         return f"<LoggedQueues: {len(self._queues)} queues, {self._scan}>"
@@ -266,7 +266,7 @@ class LoggedQueues:
 
     def publish(self, found: Mapping[QueueId, HotQueue]) -> dict[QueueId, HotQueue]:
         """Publish the result of a poll. Return the queues that changed."""
-        return self.told.publish(found)
+        return self.watermarks.publish(found)
 
     def scan(self, *, has_grown: bool) -> dict[QueueId, HotQueue]:
         """Read the refused topics, which a poll returns.
@@ -276,7 +276,7 @@ class LoggedQueues:
         """
         del has_grown
         self._statistics.directory_looks += 1
-        self._topics.look()
+        self._topics.refresh()
         return {}
 
     def has(self, queue: QueueId) -> bool:
@@ -284,8 +284,8 @@ class LoggedQueues:
         del queue
         return True
 
-    def look(
-        self, moment: LookTime, only: Iterable[QueueId] | None = None
+    def poll(
+        self, moment: PollTime, only: Iterable[QueueId] | None = None
     ) -> dict[QueueId, HotQueue]:
         """Read some `STEP_BYTES` more of the log.
 
@@ -322,7 +322,7 @@ class LoggedQueues:
             touched = set(self._queues)
         return self._topics.refused() | {queue: self._queues[queue].seen() for queue in touched}
 
-    def look_anew(self, queues: Collection[QueueId], moment: LookTime) -> dict[QueueId, HotQueue]:
+    def poll_again(self, queues: Collection[QueueId], moment: PollTime) -> dict[QueueId, HotQueue]:
         """Find the start of queues again: reads the log below it once more, without stored units.
 
         Costs a scan of the CommitLog's files below the first message of these queues.
@@ -470,7 +470,7 @@ class LoggedQueues:
             name = self._to_release.popleft()
             queue = self._queues.get(name)
             if queue is not None:
-                queue.released = self.told.released(name)
+                queue.released = self.watermarks.released(name)
                 low = min(queue.released, queue.end) - KEPT_MESSAGES
                 if low > queue.start:
                     self._units.drop_below(queue.number, low)
@@ -508,7 +508,7 @@ class LoggedQueues:
     def references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
         """See `HotLog.references`. Takes the lock."""
         with self._lock:  # a poll may replace a deleted queue by its successor
-            end = self.told.end_within(queue, start, messages_max)
+            end = self.watermarks.end_within(queue, start, messages_max)
             units = self._units.units(self._queues[queue].number, start, end)
         if not len(units):
             raise OutOfRange("it was tiered, and its unit is not kept", str(queue), start)
@@ -521,12 +521,12 @@ class LoggedQueues:
 
     def report_damage(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
         """Report damage if its message is not tiered yet. Others do not matter."""
-        if self.told.is_untiered(queue, start):
+        if self.watermarks.is_untiered(queue, start):
             self.report(queue, start, damage)
 
     def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Record that all messages of `queue` below `offset` are tiered."""
-        self.told.release(queue, offset)
+        self.watermarks.release(queue, offset)
         self._to_release.append(queue)
 
     def close(self) -> None:

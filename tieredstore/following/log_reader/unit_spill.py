@@ -28,7 +28,7 @@ class WaitingUnits:
     """
 
     def __init__(self, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
-        with _told():
+        with _translated():
             self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
             for pragma in (
                 "journal_mode=OFF",
@@ -48,7 +48,7 @@ class WaitingUnits:
     @property
     def bytes(self) -> int:
         """Used bytes in memory or on disk. O(1)."""
-        with _told():
+        with _translated():
             pages, free, length = (
                 self._db.execute(f"PRAGMA {name}").fetchone()[0]
                 for name in ("page_count", "freelist_count", "page_size")
@@ -66,7 +66,7 @@ class WaitingUnits:
             for queue, first, units in runs
             for at in range(0, len(units), ROW_UNITS_MAX)
         )
-        with _told():
+        with _translated():
             self._db.execute("BEGIN")
             self._db.executemany("INSERT INTO units VALUES (?, ?, ?)", rows)
             self._db.execute("COMMIT")
@@ -77,7 +77,7 @@ class WaitingUnits:
         Raises:
             Closed: as `add`.
         """
-        with _told():
+        with _translated():
             low = self._db.execute(
                 "SELECT max(first) FROM units WHERE queue = ? AND first <= ?", (queue, start)
             ).fetchone()[0]
@@ -110,7 +110,7 @@ class WaitingUnits:
         Raises:
             Closed: as `add`.
         """
-        with _told():
+        with _translated():
             self._db.execute(
                 "DELETE FROM units WHERE queue = ?1 AND first < "
                 "(SELECT max(first) FROM units WHERE queue = ?1 AND first <= ?2)",
@@ -123,7 +123,7 @@ class WaitingUnits:
         Raises:
             Closed: as `add`.
         """
-        with _told():
+        with _translated():
             self._db.execute("DELETE FROM units WHERE queue = ? AND first >= ?", (queue, offset))
 
     def drop(self, queue: int) -> None:
@@ -132,7 +132,7 @@ class WaitingUnits:
         Raises:
             Closed: as `add`.
         """
-        with _told():
+        with _translated():
             self._db.execute("DELETE FROM units WHERE queue = ?", (queue,))
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class WaitingUnits:
 
 
 @contextmanager
-def _told() -> Generator[None]:
+def _translated() -> Generator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -241,11 +241,11 @@ class Deletions:
         """Queues to report: newly deleted ones, and those with messages left."""
         return self._untold | set(self._remains)
 
-    def tell_again(self, queues: Iterable[QueueId]) -> None:
+    def report_again(self, queues: Iterable[QueueId]) -> None:
         """Report the deleted ones of these queues again."""
         self._untold |= self._deleted.keys() & set(queues)
 
-    def told(self) -> None:
+    def reported(self) -> None:
         """Mark all changes as reported. Persist the remainders for a later start."""
         if self._untold:
             failure = self._kept.write(self._to_keep())
@@ -333,14 +333,14 @@ class Deletions:
             raise OutOfRange("its topic was deleted", str(queue), start)
         return self._remains.units(queue, start, min(end, self._remains[queue].end))
 
-    def look_anew(self, queue: QueueId, released: int) -> None:
+    def poll_again(self, queue: QueueId, released: int) -> None:
         """Find again the readable backlog of a deleted queue. Does nothing for others.
 
         Raises:
             Unavailable, Denied: it cannot be read now.
         """
         if queue in self._remains:
-            self._remains.look_anew(queue, released)
+            self._remains.poll_again(queue, released)
 
     def needs(self) -> Iterator[QueueNeed]:
         """Yield the needs of deleted queues, and of later incarnations that may follow them."""
@@ -367,7 +367,7 @@ class Deletions:
         """Forget ended remainders: all present queues are followed and report their own needs."""
         self._ended = {}
 
-    def look_at_hidden(self, queue: QueueId, files: ConsumeQueueFiles) -> None:
+    def poll_hidden(self, queue: QueueId, files: ConsumeQueueFiles) -> None:
         """Record where a queue begins that waits for the end of an earlier incarnation.
 
         If it has changed since the last poll, messages of the previous one wait, too. Costs a few
@@ -396,7 +396,7 @@ class Deletions:
 
     @property
     def hidden(self) -> Iterable[QueueId]:
-        """Queues of `look_at_hidden`."""
+        """Queues of `poll_hidden`."""
         return self._hidden
 
     def find_hidden_gone(self, found: Iterable[QueueId]) -> None:
@@ -524,7 +524,7 @@ class Deletions:
         deleted = self._deleted.get(queue)
         return HotQueue(queue, end, end, HotQueueState.UNREADABLE, str(error), deleted)
 
-    def look(self, queue: QueueId, released: int) -> dict[QueueId, HotQueue]:
+    def poll(self, queue: QueueId, released: int) -> dict[QueueId, HotQueue]:
         """Return the published state of a deleted queue; empty if it had only been away."""
         if queue in self._remains:
             rest = self._remains[queue]
@@ -538,7 +538,7 @@ class Deletions:
             if queue in self._remains:  # the next incarnation
                 made_again = replace(self._deleted[queue], is_made_again=True)
                 self._deleted[queue] = self._successors[queue] = made_again
-                return self.look(queue, released)
+                return self.poll(queue, released)
             self._ended[queue] = self._end_positions[queue]
         if queue not in self._deleted:
             return {}

@@ -49,7 +49,7 @@ def end_of_run(sizes: NDArray[np.int32], start: int) -> int:
     return partition_point(start, min(low, len(sizes)), lambda k: bool(sizes[k] == 0))
 
 
-LOOK_UNITS = 64
+POLL_UNITS = 64
 """Units read together from the known end on. A hole shows by the units after it."""
 AHEAD_UNITS_MIN = 1024
 """Smallest copy, in units, that is read ahead: 5 pages, which a disk would read one by one."""
@@ -285,15 +285,15 @@ class ConsumeQueueFiles:
         """Whether there is a file after the one that holds a unit."""
         return bool(self.run.bases) and self.run.bases[-1] > offset * UNIT_BYTES
 
-    def look(self, offset: int, units_max: int = LOOK_UNITS) -> Units:
+    def units_at(self, offset: int, units_max: int = POLL_UNITS) -> Units:
         """Read up to `units_max` units from `offset` on within a file; none if there is no file.
 
         Units that are not written yet are zero.
 
         Raises:
-            Corrupt, Unavailable, Denied: as `look_raw`.
+            Corrupt, Unavailable, Denied: as `read_raw`.
         """
-        return np.frombuffer(self.look_raw(offset, units_max), UNIT_DTYPE)
+        return np.frombuffer(self.read_raw(offset, units_max), UNIT_DTYPE)
 
     def heads(self, offset: int) -> Iterator[tuple[int, Units]]:
         """Yield first offset and first units of each file after that of `offset`.
@@ -301,22 +301,22 @@ class ConsumeQueueFiles:
         Up to 64 of each file; one of a truncated file, or none. One `pread` for each file.
 
         Raises:
-            Unavailable, Denied: as `look_raw`.
+            Unavailable, Denied: as `read_raw`.
         """
         for base in self.run.bases:
             first = base // UNIT_BYTES
             if first <= offset:
                 continue
-            for units_max in (LOOK_UNITS, 1):
+            for units_max in (POLL_UNITS, 1):
                 try:
-                    yield first, np.frombuffer(self.look_raw(first, units_max), UNIT_DTYPE)
+                    yield first, np.frombuffer(self.read_raw(first, units_max), UNIT_DTYPE)
                     break
                 except Corrupt:
                     continue
             else:
                 yield first, np.empty(0, UNIT_DTYPE)
 
-    def look_raw(self, offset: int, units_max: int = LOOK_UNITS) -> bytes:
+    def read_raw(self, offset: int, units_max: int = POLL_UNITS) -> bytes:
         """Read the bytes of `look`. One `pread`, or none if the file is mapped.
 
         Raises:
@@ -427,7 +427,7 @@ class ConsumeQueueFiles:
         if made is not None:
             return made.view(UNIT_DTYPE), offset - place // UNIT_BYTES
         view = self._files.view(path, reads_ahead=False)
-        self._files.touched(LOOK_UNITS, len(view))
+        self._files.touched(POLL_UNITS, len(view))
         units = view[: len(view) // UNIT_BYTES * UNIT_BYTES].view(UNIT_DTYPE)
         return units, offset - place // UNIT_BYTES
 

@@ -26,9 +26,9 @@ from tieredstore.following.queues.deletions import (
 )
 from tieredstore.following.queues.files import ConsumeQueueFiles
 from tieredstore.following.queues.pinned_units import Floors, QueueNeed, first_needed
-from tieredstore.following.queues.poll_schedule import ToldQueues
+from tieredstore.following.queues.poll_schedule import QueueWatermarks
 from tieredstore.following.queues.readers import QueueReaders
-from tieredstore.following.queues.tail import ConsumeQueueTail, LookTime
+from tieredstore.following.queues.tail import ConsumeQueueTail, PollTime
 from tieredstore.following.statistics import ScanStatistics
 
 _ENDS_UNKNOWN = {HotQueueState.DAMAGED, HotQueueState.UNREADABLE}
@@ -63,15 +63,15 @@ class FollowedQueues:
         """Errors of the last scan of each queue's directory."""
         self.newest_ms = 0
         """Store timestamp of the newest message that counts and was read, Unix ms."""
-        self._unlooked: set[QueueId] = set()
+        self._unpolled: set[QueueId] = set()
         """Queues that wait for the end of an earlier incarnation, and could not be read."""
         self._deletions = Deletions(log, directories.root)
         self._floors = Floors(log.files, self._deletions.begin_positions)
         self.found = FoundQueues()
         """Result of the last scan of the directories."""
-        self.told = ToldQueues()
+        self.watermarks = QueueWatermarks()
         self._readers = QueueReaders(
-            log.files, self._tails, self._floors, self._deletions, self.told, lock
+            log.files, self._tails, self._floors, self._deletions, self.watermarks, lock
         )
 
     def __repr__(self) -> str:
@@ -81,7 +81,7 @@ class FollowedQueues:
         """Assert Q1, Q2, and the invariants of each queue. O(files)."""
         for queue, tail in self._tails.items():
             tail.check()
-            assert queue in self.told.known or not tail.is_known, f"Q2: {tail}"
+            assert queue in self.watermarks.known or not tail.is_known, f"Q2: {tail}"
         made = sum(tail.files.made.bytes for tail in self._tails.values())
         assert made == self._budget.taken, f"Q1: {made} bytes, {self._budget}"
         assert self._budget.room >= 0, f"Q1: {self._budget}"
@@ -105,8 +105,8 @@ class FollowedQueues:
 
     def publish(self, found: Mapping[QueueId, HotQueue]) -> dict[QueueId, HotQueue]:
         """Publish the result of a poll. Return the queues that changed."""
-        self._deletions.told()
-        return self.told.publish(found)
+        self._deletions.reported()
+        return self.watermarks.publish(found)
 
     def scan(self, *, has_grown: bool) -> dict[QueueId, HotQueue]:
         """Scan for queues and their files. Return those that cannot be tiered or scanned.
@@ -119,7 +119,7 @@ class FollowedQueues:
             Unavailable, Denied: the directories cannot be read right now.
         """
         self._statistics.directory_looks += 1
-        found = self._directories.look()
+        found = self._directories.scan()
         self._statistics.excluded_topics = len(found.excluded)
         self._statistics.find(sorted(found.findings))
         self.found = found
@@ -139,7 +139,7 @@ class FollowedQueues:
         hidden_away = list(filter(self._directories.is_away, self._deletions.hidden))
         self._deletions.find_hidden_gone(chain(found.queues, found.refused, hidden_away))
         self._deletions.scanned()
-        self._deletions.tell_again(before.keys() - self._unscanned.keys())
+        self._deletions.report_again(before.keys() - self._unscanned.keys())
         self._find_floors()
         refused = {queue: self._refuse(queue, said) for queue, said in found.refused.items()}
         return refused | {
@@ -153,18 +153,18 @@ class FollowedQueues:
         tail = self._tails.pop(queue, None)
         if tail is not None:
             tail.files.give_up()
-        known = self.told.known.get(queue)
+        known = self.watermarks.known.get(queue)
         if known is None:
             zero = QueueOffset(0)
             return HotQueue(queue, zero, zero, HotQueueState.REFUSED, sentence)
         if known.state is HotQueueState.REFUSED and known.detail.startswith(sentence):
             return known
-        tiered = self.told.released(queue)
+        tiered = self.watermarks.released(queue)
         more = f" Its messages below offset {tiered} were tiered before that was known."
         detail = sentence + more if tiered else sentence
         return replace(known, state=HotQueueState.REFUSED, detail=detail)
 
-    def look_anew(self, queues: Collection[QueueId], moment: LookTime) -> dict[QueueId, HotQueue]:
+    def poll_again(self, queues: Collection[QueueId], moment: PollTime) -> dict[QueueId, HotQueue]:
         """Scan and poll these queues without any state from before.
 
         Costs a first poll of them, a unit of every queue whose first file was deleted, and with
@@ -179,23 +179,23 @@ class FollowedQueues:
             tail = self._tails.get(queue)
             if tail is not None:
                 self._watch.forget(tail.files.run.directory)
-                tail.look_anew()
-            self._deletions.look_anew(queue, self.told.released(queue))
+                tail.poll_again()
+            self._deletions.poll_again(queue, self.watermarks.released(queue))
         found = self.scan(has_grown=True)
-        return found | self.look(moment, queues)
+        return found | self.poll(moment, queues)
 
     def _scan_queue(self, queue: QueueId, directory: Path, *, has_grown: bool) -> None:
         """Scan the directory of one queue if it may have changed."""
         tail = self._tails.get(queue)
         if tail is None and self._deletions.remains_of(queue):
-            if has_grown or queue in self._unlooked:
-                self._unlooked.add(queue)
+            if has_grown or queue in self._unpolled:
+                self._unpolled.add(queue)
                 with suppress(Unavailable, Denied, NotFound):  # else no backlog could be reported
-                    self._look_at_hidden(queue, directory)
-                    self._unlooked.discard(queue)
+                    self._poll_hidden(queue, directory)
+                    self._unpolled.discard(queue)
         elif tail is None:
             if self._deletions.is_hidden(queue):
-                self._look_at_hidden(queue, directory)  # it may have been recreated again by now
+                self._poll_hidden(queue, directory)  # it may have been recreated again by now
             self._begin(queue, directory)
         elif has_grown and self._watch.changed(directory):
             if tail.judge_identity(self._log.files):  # first: else files of a new queue count
@@ -204,7 +204,7 @@ class FollowedQueues:
         elif not tail.files.run.bases or tail.log_min != self._log.files.table.min_position:
             tail.files.rescan()  # the broker deletes from the front of both together
         elif tail.files.has_missing:
-            tail.files.release(self.told.released(queue))
+            tail.files.release(self.watermarks.released(queue))
             tail.files.rescan()  # a missing file may be restored in place
 
     def _begin(self, queue: QueueId, directory: Path) -> None:
@@ -218,11 +218,11 @@ class FollowedQueues:
             if self._deletions.has(queue):
                 self._floors.forget()  # they were found in files of an earlier incarnation
 
-    def _look_at_hidden(self, queue: QueueId, directory: Path) -> None:
+    def _poll_hidden(self, queue: QueueId, directory: Path) -> None:
         """Record the first message of a queue after the backlog of an earlier incarnation."""
         files = ConsumeQueueFiles(self._mapped, directory, self._budget)
         try:
-            self._deletions.look_at_hidden(queue, files)
+            self._deletions.poll_hidden(queue, files)
         finally:
             files.give_up()
 
@@ -242,11 +242,11 @@ class FollowedQueues:
         for queue in queues:
             tail = self._tails.pop(queue)
             tail.files.give_up()
-            shown = self.told.known.get(queue)
+            shown = self.watermarks.known.get(queue)
             if shown is not None:
                 if shown.state in _ENDS_UNKNOWN:
                     beyond[queue] = shown.max_offset
-                released = self.told.released(queue)
+                released = self.watermarks.released(queue)
                 waiting[queue] = self._deletions.add(queue, tail, shown, released)
         if waiting:
             sentence = deletion_sentence(waiting, has_pins=self._log.has_pins)
@@ -278,8 +278,8 @@ class FollowedQueues:
             or self._directories.is_left_out(queue.topic)
         )
 
-    def look(
-        self, moment: LookTime, only: Iterable[QueueId] | None = None
+    def poll(
+        self, moment: PollTime, only: Iterable[QueueId] | None = None
     ) -> dict[QueueId, HotQueue]:
         """Poll the ends of queues. Return their present states.
 
@@ -310,28 +310,28 @@ class FollowedQueues:
                 self._part_with([queue])
                 found |= self._begin_again(queue, tail.files.run.directory)
                 continue
-            if seen is not None and seen is not self.told.known.get(queue):
+            if seen is not None and seen is not self.watermarks.known.get(queue):
                 found[queue] = self._deletions.shown(seen)
             if tail.has_report:
                 self._readers.look_again(queue)
-        found |= self._look_at_deleted()
+        found |= self._poll_deleted()
         self._log.tail.reach(self._log.files, end)
         self._statistics.made_bytes = self._budget.taken
         return found
 
-    def _look_at_deleted(self) -> dict[QueueId, HotQueue]:
+    def _poll_deleted(self) -> dict[QueueId, HotQueue]:
         """Return the states of deleted queues to publish. Reads nothing."""
         found: dict[QueueId, HotQueue] = {}
         for queue in sorted(self._deletions.unsettled):
             tail = self._tails.get(queue)
             if queue not in self._unscanned and (tail is None or not tail.is_known):
-                found |= self._deletions.look(queue, self.told.released(queue))
+                found |= self._deletions.poll(queue, self.watermarks.released(queue))
         again = again_sentences(self._deletions.take_successors())
         self._statistics.find([*again, *self._deletions.take_findings()])
         return found
 
     def _poll_queue(
-        self, queue: QueueId, tail: ConsumeQueueTail, moment: LookTime
+        self, queue: QueueId, tail: ConsumeQueueTail, moment: PollTime
     ) -> HotQueue | None:
         """Return the present state of one queue; None if nothing is known."""
         error = self._unscanned.get(queue)
@@ -353,14 +353,14 @@ class FollowedQueues:
         Args:
             settled_position: as in `pinned_units.first_needed`.
         """
-        if not self.told.known or not self._unscanned.keys() <= self._tails.keys():
+        if not self.watermarks.known or not self._unscanned.keys() <= self._tails.keys():
             return 0  # nothing is known yet, or not of all
         needs = (self._need_of(queue, tail) for queue, tail in self._tails.items())
         return first_needed(chain(needs, self._deletions.needs()), settled_position)
 
     def _need_of(self, queue: QueueId, tail: ConsumeQueueTail) -> QueueNeed:
-        known = self.told.known.get(queue)
-        wanted = max(self.told.released(queue), tail.seen.min_offset)
+        known = self.watermarks.known.get(queue)
+        wanted = max(self.watermarks.released(queue), tail.seen.min_offset)
         is_wanted = tail.is_known and wanted < tail.seen.max_offset
         position = self._position_of(queue, QueueOffset(wanted)) if is_wanted else None
         if position is not None and position >= tail.end_position > 0:
@@ -402,7 +402,7 @@ class FollowedQueues:
 
         The next scan drops their pins.
         """
-        self.told.release(queue, offset)
+        self.watermarks.release(queue, offset)
 
 
 def _away(queue: QueueId) -> StoreError:

@@ -116,7 +116,7 @@ class Floors:
             if not first:
                 continue
             try:
-                unit = queues[queue].look(first, 1)
+                unit = queues[queue].units_at(first, 1)
             except (Unavailable, Denied, Corrupt) as error:
                 if is_of_the_process(error):
                     raise

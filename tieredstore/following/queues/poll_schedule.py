@@ -11,7 +11,7 @@ SHARE_AT_REST = 0.005
 SHARE_OF_GROWTH = 0.2
 
 
-class LookSchedule:
+class PollSchedule:
     """Schedule of polls: the queues to poll, and the times of full scans. One thread at a time."""
 
     def __init__(self, *, settle_s: float, scan_s_min: float, scan_s_max: float) -> None:
@@ -26,7 +26,7 @@ class LookSchedule:
         self._next_growth_s = float("-inf")
 
     def __repr__(self) -> str:
-        return f"<LookSchedule: {len(self._named)} queues, all at {self._next_full_s:.1f} s>"
+        return f"<PollSchedule: {len(self._named)} queues, all at {self._next_full_s:.1f} s>"
 
     def check(self) -> None:
         """Assert that polls for growth are never later than full scans."""
@@ -44,21 +44,21 @@ class LookSchedule:
         """Whether no queue is expected to change: units follow their records within a while."""
         return now_s >= self._unnamed_until_s and not self._named
 
-    def is_full_look_due(self, now_s: float) -> bool:
+    def is_full_poll_due(self, now_s: float) -> bool:
         """Whether a full scan of the directories and all queues is due."""
         return now_s >= self._next_full_s
 
-    def looks_at_all(self, now_s: float) -> bool:
+    def polls_all(self, now_s: float) -> bool:
         """Whether this poll reads all queues."""
         is_growing = now_s < self._unnamed_until_s and now_s >= self._next_growth_s
-        return is_growing or self.is_full_look_due(now_s)
+        return is_growing or self.is_full_poll_due(now_s)
 
     def named(self, now_s: float) -> list[QueueId]:
         """Return the queues of a poll that does not read all of them. O(those)."""
         self._named = {queue: end_s for queue, end_s in self._named.items() if now_s < end_s}
         return list(self._named)
 
-    def looked_at_all(self, began_s: float, ended_s: float, *, is_full: bool) -> None:
+    def polled_all(self, began_s: float, ended_s: float, *, is_full: bool) -> None:
         """Record a poll of all queues in that time. `is_full`: of the directories, too."""
         took_s = ended_s - began_s
         self._next_growth_s = ended_s + took_s * (1 / SHARE_OF_GROWTH - 1)
@@ -67,17 +67,17 @@ class LookSchedule:
             self._next_full_s = max(began_s + self._scan_s_min, ended_s + pause_s)
         self._next_growth_s = min(self._next_growth_s, self._next_full_s)
 
-    def look_soon(self, began_s: float) -> None:
+    def poll_soon(self, began_s: float) -> None:
         """Schedule an early full scan after a change at an unknown place."""
         self._next_full_s = min(self._next_full_s, began_s + self._scan_s_min)
         self._next_growth_s = min(self._next_growth_s, self._next_full_s)
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """Make the next poll a full scan, whatever it costs."""
         self._next_full_s = self._next_growth_s = float("-inf")
 
 
-class ToldQueues:
+class QueueWatermarks:
     """Watermarks of followed queues: bounds as of the last poll, and the tiered prefix.
 
     Any thread may read. One thread at a time publishes, and one at a time releases an offset of a
@@ -90,7 +90,7 @@ class ToldQueues:
         self._released: dict[QueueId, int] = {}
 
     def __repr__(self) -> str:
-        return f"<ToldQueues: {len(self.known)} queues, {len(self._released)} released>"
+        return f"<QueueWatermarks: {len(self.known)} queues, {len(self._released)} released>"
 
     def publish(self, found: Mapping[QueueId, HotQueue]) -> dict[QueueId, HotQueue]:
         """Update `known` with the result of a poll. Return the queues that changed."""

@@ -15,7 +15,7 @@ from provider.ranges import QueueOffset
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.queues.deletions import Deletions
 from tieredstore.following.queues.pinned_units import Floors
-from tieredstore.following.queues.poll_schedule import ToldQueues
+from tieredstore.following.queues.poll_schedule import QueueWatermarks
 from tieredstore.following.queues.succession import before_place, names_message
 from tieredstore.following.queues.tail import ConsumeQueueTail
 
@@ -33,14 +33,14 @@ class QueueReaders:
         tails: Mapping[QueueId, ConsumeQueueTail],
         floors: Floors,
         deletions: Deletions,
-        told: ToldQueues,
+        watermarks: QueueWatermarks,
         lock: threading.Lock,
     ) -> None:
         self._log = log
         self._tails = tails
         self._floors = floors
         self._deletions = deletions
-        self._told = told
+        self._watermarks = watermarks
         self._lock = lock
         self._reported: deque[QueueId] = deque()
         self._is_doubted = False
@@ -86,7 +86,7 @@ class QueueReaders:
             raise
 
     def _references(self, queue: QueueId, start: QueueOffset, messages_max: int) -> Units:
-        end = self._told.end_within(queue, start, messages_max)
+        end = self._watermarks.end_within(queue, start, messages_max)
         tail = self._tails.get(queue)
         if tail is None:
             with self._lock:
@@ -135,9 +135,13 @@ class QueueReaders:
 
         Earlier messages come first, for later ones are read ahead.
         """
-        is_ahead = self._told.is_untiered(queue, start) and start > self._told.released(queue)
+        is_ahead = self._watermarks.is_untiered(queue, start) and start > self._watermarks.released(
+            queue
+        )
         if not is_ahead:
-            tail.pass_over(tail.files.after_fillers(start, self._told.known[queue].max_offset))
+            tail.pass_over(
+                tail.files.after_fillers(start, self._watermarks.known[queue].max_offset)
+            )
             self._reported.append(queue)
 
     def _units_below(self, queue: QueueId, start: QueueOffset, end: int) -> Units:
@@ -196,5 +200,5 @@ class QueueReaders:
 
     def report_damage(self, queue: QueueId, start: QueueOffset, damage: str = "") -> None:
         """Report damage if its message is not tiered yet. Others do not matter."""
-        if self._told.is_untiered(queue, start):
+        if self._watermarks.is_untiered(queue, start):
             self.report(queue, start, damage)

@@ -153,7 +153,7 @@ class Remains:
             rest.start = rest.end
         raise OutOfRange("its topic was deleted, and its record is gone", str(queue), start)
 
-    def look_anew(self, queue: QueueId, released: int) -> None:
+    def poll_again(self, queue: QueueId, released: int) -> None:
         """Find the start of a remainder again, of which messages below `released` are tiered.
 
         Raises:

@@ -58,7 +58,7 @@ class EndView:
     """Doubt about the unit at `first_bad`, read once more."""
 
 
-class LookTime(NamedTuple):
+class PollTime(NamedTuple):
     """Context of one poll of all queues."""
 
     now_s: float = 0.0
@@ -77,7 +77,7 @@ class Wait:
     since_s: float
 
 
-def judge_wait(wait: Wait, moment: LookTime, *, log_end: int) -> str:
+def judge_wait(wait: Wait, moment: PollTime, *, log_end: int) -> str:
     """Return the reason to stop a queue before units that waited too long; "" if they wait on.
 
     Pure. Called from the second poll on that finds the same doubt.
@@ -233,7 +233,7 @@ class ConsumeQueueTail:
     def poll(
         self,
         log: CommitLogFiles,
-        moment: LookTime,
+        moment: PollTime,
         floor_of: Callable[[], int | None],
         log_end: int = 0,
     ) -> HotQueue:
@@ -270,7 +270,7 @@ class ConsumeQueueTail:
     def _look(
         self,
         log: CommitLogFiles,
-        moment: LookTime,
+        moment: PollTime,
         floor_of: Callable[[], int | None],
         log_end: int,
     ) -> HotQueue:
@@ -320,7 +320,7 @@ class ConsumeQueueTail:
         is_overdue = self._wait is not None and seen.state is HotQueueState.DAMAGED
         return replace(seen, state=HotQueueState.READY, detail="") if is_overdue else seen
 
-    def _judged(self, seen: HotQueue, moment: LookTime, log_end: int) -> HotQueue:
+    def _judged(self, seen: HotQueue, moment: PollTime, log_end: int) -> HotQueue:
         """Return the queue; damaged if units at its end waited too long for their records."""
         doubt = self._doubt if seen.waiting else None
         if doubt is None or not doubt.is_bad or doubt.offset != seen.max_offset:
@@ -378,7 +378,7 @@ class ConsumeQueueTail:
         """Record that untiered messages below `end` are lost. The next poll begins there."""
         self._passed = max(self._passed, end)
 
-    def look_anew(self) -> None:
+    def poll_again(self) -> None:
         """Make the next poll find the queue's lower end as a first poll does."""
         self.files.forget()
         self.files.rescan()
@@ -440,10 +440,10 @@ class ConsumeQueueTail:
         if files.is_missing(end):
             return True
         if end >= files.end_offset and files.run.file_bytes:
-            if not files.look_raw(end):
+            if not files.read_raw(end):
                 return False
             files.rescan()  # a file was added
-        raw = files.look_raw(end)
+        raw = files.read_raw(end)
         return raw.count(0) != len(raw) or files.has_later(end)
 
     def _advance(
@@ -533,7 +533,7 @@ class ConsumeQueueTail:
         if end < files.first_offset:  # the broker deleted the next units
             return self._begin(log, confirmed)
         good = self._good_after(seen.id, end, log)
-        is_written = bool(files.look(end)["size"][:1].any())
+        is_written = bool(files.units_at(end)["size"][:1].any())
         if good is None and not is_written:  # left from a crash
             self.findings += self._ignored.beyond(files, end)
         view = HoleView(end, good, is_written, self._file_state(end), files.made.budget.taken)
@@ -585,7 +585,7 @@ class ConsumeQueueTail:
 
     def _good_after(self, queue: QueueId, end: int, log: CommitLogFiles) -> int | None:
         """Return the next unit after an empty one, or a later file's first, with a good record."""
-        for start, units in chain([(end, self.files.look(end))], self.files.heads(end)):
+        for start, units in chain([(end, self.files.units_at(end))], self.files.heads(end)):
             written = units["size"].nonzero()[0]
             if len(written):
                 offset = start + int(written[0])
