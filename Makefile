@@ -28,6 +28,9 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: coverage mutants promtool run run-s3 test test-full test-nightly check check-full test-rooms test-wheel $(FULL_PARTS) $(NIGHTLY_PARTS) soak soak-store \
 	simulate kill-s3 rebuild-million bench bench-java bench-store bench-s3 bench-offline plot format clean
 
+# As pip does: a mirror's certificate may be known to this machine alone.
+export UV_SYSTEM_CERTS := true
+
 # uv takes a third of pip's time, but pip alone knows a mirror that pip is told of.
 define install
 $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(1) \
