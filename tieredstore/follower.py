@@ -147,7 +147,7 @@ class Follower:
                     registry=counted,
                     take_over=self._take_over,
                     memory=memory,
-                    told=self._wait,
+                    on_wait=self._wait,
                 )
             )
             dispatcher = TieredDispatcher(
@@ -169,8 +169,7 @@ class Follower:
             watch = partial(
                 watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
             )
-            remember = partial(followed.run, clock)
-            tasks = [tier.run, watch, reporter.run, remember]
+            tasks = [tier.run, watch, reporter.run, partial(followed.run, clock)]
             if config.upkeep.expires:
                 look = partial(topic_hours, self._store_dir)
                 tier.upkeep.topic_hours.update(await look())

@@ -54,12 +54,12 @@ async def refuse_other_second_store(
         raise Denied(_other_text(given, expected), name) from error
     try:
         found = orjson.loads(raw)
-        version, told = found["format"], found["home"]
+        version, recorded = found["format"], found["home"]
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt("this is not what says whose second store it is", name) from error
     if version != FORMAT:
         raise NewerVersion("a newer program has offloaded this tier; upgrade this one", name)
-    if told != home:
+    if recorded != home:
         raise Corrupt("this says that another tier has its home here", name)
 
 

@@ -308,7 +308,7 @@ async def _check_queue(
 
     Adds the names of its objects to `known`.
     """
-    told: set[tuple[str, str, int]] = set()
+    reported: set[tuple[str, str, int]] = set()
     manifests = ManifestReader(tier.store)
     for look in range(LOOKS_MAX):
         record = tier.queue(queue)
@@ -327,9 +327,9 @@ async def _check_queue(
             if not stands:
                 break
             for finding in batch:
-                if _keys([finding]) <= told:
+                if _keys([finding]) <= reported:
                     continue
-                told |= _keys([finding])
+                reported |= _keys([finding])
                 yield finding
         if stands:
             return

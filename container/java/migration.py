@@ -279,14 +279,14 @@ def _units_of(queue: Queue, records: _Items, sums: NDArray[np.uint32]) -> _Items
     lost = np.arange(first, queue.min_offset, dtype=np.int64)
     for one in queue.gaps:
         lost = lost[(lost < one.start) | (lost >= one.end)]
-    told = np.concatenate((lost, records.offsets[~records.alone]))
+    jumps = np.concatenate((lost, records.offsets[~records.alone]))
     timestamps = records.timestamps[~records.alone]
     return _Items(
-        told,
-        UNIT_BYTES * (told + 1),
+        jumps,
+        UNIT_BYTES * (jumps + 1),
         np.concatenate((np.full(len(lost), timestamps[0]), timestamps)),
-        np.zeros(len(told), np.bool_),
-        UNIT_BYTES * told,
+        np.zeros(len(jumps), np.bool_),
+        UNIT_BYTES * jumps,
         np.repeat(np.array([0, UNIT_BYTES]), (len(lost), len(sums))),
         np.concatenate((np.zeros(len(lost), np.uint32), sums)),
     )

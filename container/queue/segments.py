@@ -107,7 +107,7 @@ class TieredSegments:
         for kind in FLAT_FILES:
             segments = await self._container.segments(kind)
             ends = self._ends(segments, self._container.next_offset)
-            found += [self._told(one, end) for one, end in zip(segments, ends, strict=True)]
+            found += [self._described(one, end) for one, end in zip(segments, ends, strict=True)]
         found += self._dying()
         found.sort(key=lambda one: (one.type, one.base, one.state))
         return [one for one in found if states is None or one.state in states]
@@ -117,7 +117,7 @@ class TieredSegments:
         units = await self._container.units(offset, QueueOffset(offset + 1))
         at = int(units["position"][0])
         segment = await self._container.segment_at(SegmentType.COMMIT_LOG, at)
-        return self._told(segment, None)
+        return self._described(segment, None)
 
     async def _in_manifests(
         self, refs: Sequence[ManifestRef], live: Sequence[Segment], offset: int
@@ -142,7 +142,7 @@ class TieredSegments:
         ends = self._ends(segments, end)
         for segment, behind in zip(segments, ends, strict=True):
             if segment.extents[0].first_offset <= offset and behind is not None and offset < behind:
-                return self._told(segment, behind)
+                return self._described(segment, behind)
         return None
 
     def _ends(self, segments: Sequence[Segment], end: QueueOffset) -> list[QueueOffset | None]:
@@ -156,7 +156,7 @@ class TieredSegments:
                 behind = segment.extents[0].first_offset
         return ends[::-1]
 
-    def _told(self, segment: Segment, end: QueueOffset | None) -> TieredSegment:
+    def _described(self, segment: Segment, end: QueueOffset | None) -> TieredSegment:
         queue = self._container.id
         return TieredSegment(
             queue,
@@ -197,16 +197,18 @@ def epochs_of(segment: Segment) -> tuple[EpochStart, ...]:
     count as those of the owner that began the segment. Early bytes that a later owner has rewritten
     count as those of the earliest possible owner.
     """
-    told: list[EpochStart] = []
+    starts: list[EpochStart] = []
     epoch: int | None = None
     for extent in reversed(segment.extents):
         part = PartName.parse(extent.object_name)
         said = segment.epoch if part is None or part.home else part.epoch
         epoch = said if epoch is None else min(said, epoch)
-        told.append(EpochStart(epoch, extent.first_offset))
-    told.reverse()
+        starts.append(EpochStart(epoch, extent.first_offset))
+    starts.reverse()
     return tuple(
-        one for number, one in enumerate(told) if not number or told[number - 1].epoch != one.epoch
+        one
+        for number, one in enumerate(starts)
+        if not number or starts[number - 1].epoch != one.epoch
     )
 
 

@@ -235,7 +235,7 @@ READS_MAX = 4
 """Concurrent reads of one job. Compaction does not share the store with commits."""
 NO_PARTS = PartsPlan((), Burden(0, 0, 0), Burden(0, 0, 0))
 
-Told = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Callback for the bytes rewritten since the last call."""
 
 
@@ -313,7 +313,7 @@ class Compaction:
     limits: CompactionLimits
     jobs_max: int
     """Concurrent jobs. Each needs the memory of `Repacker` with `READS_MAX` reads."""
-    told: Told
+    on_progress: OnProgress
     failures: list[StoreError] = field(default_factory=list[StoreError])
     """Errors of reads and deletions. All other work was done."""
 
@@ -327,7 +327,7 @@ class Compaction:
         if self.repacking is not None and self.limits.has_parts:
             await self._rewrite(self.repacking)
         if self.merging is not None and self.limits.index is not None:
-            self.failures += await self.merging.merge_out(COMPACT_GROWTH, self.told)
+            self.failures += await self.merging.merge_out(COMPACT_GROWTH, self.on_progress)
         await self._delete()
 
     async def _rewrite(self, repacking: RepackStep) -> None:
@@ -355,7 +355,7 @@ class Compaction:
 
     async def _job(self, repacking: RepackStep, job: Sequence[Run]) -> None:
         await repacking.repacker.do_all([job], self.failures, reads_max=READS_MAX)
-        self.told(sum(run.bytes for run in job))
+        self.on_progress(sum(run.bytes for run in job))
 
     async def _delete(self) -> None:
         """Delete due objects, in batches of one step."""

@@ -211,11 +211,12 @@ class IndexMergeStep(Step):
     async def finish(self) -> None:
         """Do nothing: a clean end does not wait for merges."""
 
-    async def merge_out(self, growth: float, told: Callable[[int], None]) -> list[StoreError]:
+    async def merge_out(
+        self, growth: float, on_progress: Callable[[int], None]
+    ) -> list[StoreError]:
         """Merge until no merge is left with this growth, which replaces that of the options.
 
-        Costs as that many runs of `step`. `told` is called with the bytes of the files of each
-        merge.
+        Costs as that many runs of `step`. `on_progress` gets the bytes of the files of each merge.
 
         Returns:
             Errors of files that stay unmerged.
@@ -236,7 +237,7 @@ class IndexMergeStep(Step):
                     raise  # not the error of an unreadable file
                 damaged.append(error)
             else:
-                told(sum(one.size for one in group))
+                on_progress(sum(one.size for one in group))
         return damaged
 
     def _planned(self, growth: float | None = None) -> tuple[IndexFile, ...] | None:

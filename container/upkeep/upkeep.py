@@ -16,7 +16,7 @@ from container.options import TierOptions
 from container.steps.clock import ClockStep, SteadyClock
 from container.steps.options import UpkeepOptions
 from container.steps.step import OwnedTier, PendingDeletions, Step
-from container.upkeep.compaction import Compaction, CompactionLimits, Told
+from container.upkeep.compaction import Compaction, CompactionLimits, OnProgress
 from container.upkeep.creation_intents import FirstFilesStep
 from container.upkeep.garbage import OffloadedParts, OffloadedPartsStep, OrphanStep, PartsStep
 from container.upkeep.index_files import IndexBuilding, IndexExpiryStep, IndexStep
@@ -324,11 +324,11 @@ class Upkeep:
         return True
 
     async def compact(
-        self, limits: CompactionLimits, *, jobs_max: int, told: Told
+        self, limits: CompactionLimits, *, jobs_max: int, on_progress: OnProgress
     ) -> Sequence[StoreError]:
         """Do all possible merges now, in place of the steps that would do them over time.
 
-        The journal must be running. `told` is called with the rewritten bytes, job by job.
+        The journal must be running. `on_progress` is called with the rewritten bytes, job by job.
         `jobs_max` jobs run concurrently.
 
         Returns:
@@ -350,7 +350,7 @@ class Upkeep:
             assert isinstance(repacking, RepackStep | None)
             assert isinstance(merging, IndexMergeStep | None)
             compaction = Compaction(
-                tombstones.tier, repacking, merging, tombstones, limits, jobs_max, told
+                tombstones.tier, repacking, merging, tombstones, limits, jobs_max, on_progress
             )
             await compaction.run()
         return compaction.failures

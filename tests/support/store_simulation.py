@@ -339,7 +339,7 @@ class StoreSimulation:
         limits = CompactionLimits(self.upkeep, AT_ONCE.extent_bytes_max, self.packed, INDEX_OPTIONS)
         with suppress(StoreError, Crashed, TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
-                await tier.upkeep.compact(limits, jobs_max=2, told=lambda _: None)
+                await tier.upkeep.compact(limits, jobs_max=2, on_progress=lambda _: None)
                 self.counts["compacted"] += 1
 
     async def _until(self, done: Callable[[], bool]) -> None:

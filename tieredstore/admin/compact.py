@@ -141,13 +141,13 @@ async def _compacted(
 ) -> CompactReport:
     done = 0
 
-    def told(count: int) -> None:
+    def on_progress(count: int) -> None:
         nonlocal done
         done += count
         progress(done, max(done, plan.bytes))
 
     before = tier.state.copy()
-    failures = await tier.upkeep.compact(limits, jobs_max=jobs_max, told=told)
+    failures = await tier.upkeep.compact(limits, jobs_max=jobs_max, on_progress=on_progress)
     after = tier.state
     replaced = {*before.parts, *before.index_files} - {*after.parts, *after.index_files}
     waiting = (after.tombstones[name] for name in replaced if name in after.tombstones)

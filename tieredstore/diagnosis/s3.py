@@ -196,15 +196,15 @@ def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def judge_region(told: str, signed: str) -> Line:
+def judge_region(region: str, signed: str) -> Line:
     """The bucket's region beside the one that requests are signed for. Pure."""
-    if not told or told == signed:
+    if not region or region == signed:
         return Line("region", Grade.GOOD, signed)
     return Line(
         "region",
         Grade.BAD,
-        f"the bucket is in {told}, requests are signed for {signed}",
-        f"set objectStoreRegion={told}",
+        f"the bucket is in {region}, requests are signed for {signed}",
+        f"set objectStoreRegion={region}",
     )
 
 

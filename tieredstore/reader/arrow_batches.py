@@ -92,9 +92,9 @@ def batches_of(
     records = locate_columns(
         run.data, run.starts[picked], run.sizes[picked], path=f"{queue}/COMMIT_LOG"
     )
-    told = None if on_damage is None else partial(on_damage, queue)
+    report = None if on_damage is None else partial(on_damage, queue)
     yield from batches_of_records(
-        as_bytes(run.data), records, schema, path=str(queue), on_damage=told
+        as_bytes(run.data), records, schema, path=str(queue), on_damage=report
     )
 
 

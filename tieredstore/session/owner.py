@@ -76,12 +76,12 @@ async def when_usable(
     clock: Clock,
     start_s: float,
     may_pass: Callable[[StoreError], bool] = lambda _: True,
-    told: Callable[[StoreError], None] = lambda _: None,
+    on_wait: Callable[[StoreError], None] = lambda _: None,
 ) -> ResultT:
     """Call `attempt` until the storage can be used, for at most `start_s` seconds; 0 tries once.
 
     A clock that is not set yet, a token that is being renewed, permissions that are not there yet
-    and outages pass. The first failure is logged at once, later ones if they differ. `told` is
+    and outages pass. The first failure is logged at once, later ones if they differ. `on_wait` is
     called with each error that is waited out. With infinite `start_s` the wait has no end.
     `may_pass` returns whether an error of `PASSING` is waited out.
 
@@ -106,7 +106,7 @@ async def when_usable(
             if not left_s:
                 reason = f"not usable for {start_s:g} s (tieredStoreStartTimeout): {error.reason}"
                 raise Unavailable(reason, error.path, error.position) from error
-            told(error)
+            on_wait(error)
         failures += 1
         pause_s = backoff_s(failures, s_min=PAUSE_S_MIN, s_max=PAUSE_S_MAX)
         await clock.sleep(min(pause_s, left_s))
@@ -155,14 +155,14 @@ async def open_owner(
     imported: Sequence[Operation] = (),
     take_over: bool = False,
     memory: TierMemory | None = None,
-    told: Callable[[StoreError], None] = lambda _: None,
+    on_wait: Callable[[StoreError], None] = lambda _: None,
 ) -> AsyncGenerator[Tier]:
     """The configured broker's tier, taken over from an ended owner, or begun.
 
     `take_over` replaces a living owner too, which ends with `Fenced`. A process that `serves` waits
     for a storage that is away. The caller starts `Tier.run`, which writes the journal. `registry`
     counts requests. Among files without a journal a tier begins only if they are `imported`.
-    `memory`: the store's known tier. `told`: callback for each error that is waited out.
+    `memory`: the store's known tier. `on_wait`: callback for each error that is waited out.
 
     Raises:
         ConfigError: there are files of a tier, and no journal; or the store has another tier; or
@@ -180,7 +180,7 @@ async def open_owner(
         lambda: asyncio.to_thread(_refuse_place, config, memory, is_import=bool(imported)),
         clock=clock,
         start_s=config.start_s,
-        told=told,
+        on_wait=on_wait,
     )
     store = await _metered_storage(config, clock=clock, rng=rng, registry=registry)
     journal, start = config.journal, config.start
@@ -202,7 +202,7 @@ async def open_owner(
             )
 
     try:
-        tier = await when_usable(own, clock=clock, start_s=config.start_s, told=told)
+        tier = await when_usable(own, clock=clock, start_s=config.start_s, on_wait=on_wait)
         takeover.own(tier.journal.epoch)
         _log_start(takeover)
         if registry is not None:

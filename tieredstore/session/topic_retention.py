@@ -47,7 +47,7 @@ class OwnTopicTimes:
     def __init__(self, root: Path, tier: Tier) -> None:
         self._root = root
         self._tier = tier
-        self._told: dict[str, int] = {}
+        self._logged: dict[str, int] = {}
         """Times that were not applied, and were logged."""
 
     def __repr__(self) -> str:
@@ -61,8 +61,8 @@ class OwnTopicTimes:
         found = hours_of(document.get("topicConfigTable", {}))
         for topic, hours in found.items():
             kept = kept_hours(hours, confirmed.get(topic), topics.get(topic), default)
-            if kept != hours and self._told.get(topic) != hours:
-                self._told[topic] = hours
+            if kept != hours and self._logged.get(topic) != hours:
+                self._logged[topic] = hours
                 LOGGER.warning(
                     "%s has %s for the topic %s, which is shorter than the %d hours before, and"
                     " was set by no command: messages are kept for %d hours until `tieredstore"

@@ -50,7 +50,7 @@ class Arrivals:
         """Number of waiters."""
         return sum(map(len, self._waiters.values()))
 
-    def told(self, ends: Mapping[QueueId, int]) -> None:
+    def notify(self, ends: Mapping[QueueId, int]) -> None:
         """Wake the waiters whose message has arrived. `ends` has the new ends of queues."""
         if not self._waiters:
             return
@@ -244,7 +244,7 @@ class LocalMessageStore:
             self._waits_for_tier = identity is not None and identity.has_tier
             if self._before_use is not None:
                 await self._before_use(log)
-            log.tell(self._arrivals.told)
+            log.tell(self._arrivals.notify)
             self._log = log
             await stack.enter_async_context(running([self._trim_forever]))
             stack.callback(self._arrivals.close)

@@ -81,7 +81,7 @@ async def compacted(w: OwnedWorld, tier: Tier) -> int:
     """Compact, compare with what was planned; how many bytes were rewritten."""
     said: list[int] = []
     plan = plan_compaction(tier.state, limits(w), now_ms=w.clock.now_ms())
-    failures = await tier.upkeep.compact(limits(w), jobs_max=3, told=said.append)
+    failures = await tier.upkeep.compact(limits(w), jobs_max=3, on_progress=said.append)
     assert failures == []
     assert sum(said) >= plan.bytes
     return sum(said)
@@ -128,7 +128,7 @@ async def test_only_queues_that_are_asked_for_are_rewritten() -> None:
     async with w.owned() as tier:
         untouched = [tier.queue(queue) for queue in OTHER]
         asked = limits(w, QUEUES)
-        assert await tier.upkeep.compact(asked, jobs_max=1, told=lambda _: None) == []
+        assert await tier.upkeep.compact(asked, jobs_max=1, on_progress=lambda _: None) == []
         assert [tier.queue(queue) for queue in OTHER] == untouched
         for queue in QUEUES:
             record = tier.queue(queue)
@@ -167,7 +167,7 @@ async def test_a_damaged_queue_is_told_and_all_others_are_compacted() -> None:
         assert record is not None
         hurt = record.commit_log[0].extents[1]
         w.memory._shared.objects[hurt.object_name][hurt.object_offset + 50] ^= 1
-        (damage,) = await tier.upkeep.compact(limits(w), jobs_max=2, told=lambda _: None)
+        (damage,) = await tier.upkeep.compact(limits(w), jobs_max=2, on_progress=lambda _: None)
         assert (damage.path, damage.position) == (hurt.object_name, hurt.object_offset)
         left = {one.id: len(one.commit_log[0].extents) for one in tier.state.queues.values()}
         assert left.pop(QUEUES[2]) == 8

@@ -88,7 +88,7 @@ def command(
     this broker first. Messages that are unpublished can no longer be read; their bytes stay for
     tieredStoreCutGraceTime hours, and --save keeps the messages.
 
-    Exit status 1: of some queues it cannot be told where to cut, or nothing of them would stay.
+    Exit status 1: the cut of some queues is unknown, or nothing of them would stay.
 
     `repair --journal-to ENTRY` lifts the damage of a journal, `repair --hot-log` that of a hot log;
     each has a --help of its own.
@@ -153,7 +153,7 @@ def _partial(cuts: Sequence[Cut], *, single: bool) -> Sequence[Cut]:
 
 def _say_unknown(plan: RepairPlan) -> None:
     sentences = [explain(error)[1] for error in plan.unknown[:SAID_MAX]]
-    _say(sentences, len(plan.unknown), "it cannot be told where to cut")
+    _say(sentences, len(plan.unknown), "the cut is unknown of")
 
 
 def _say(sentences: Sequence[str], count: int, rest: str) -> None:

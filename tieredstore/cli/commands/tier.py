@@ -205,7 +205,7 @@ def hindrance_of(statistics: DispatchStatistics, *, silent: bool, error: str = "
     or an `error` of the tier that ended it.
     """
     if statistics.hot_error:
-        return f"what the store has cannot be told, for it cannot be read: {statistics.hot_error}"
+        return f"the backlog is unknown, for the store cannot be read: {statistics.hot_error}"
     late = [one for one in statistics.restless if one.behind and one.state not in HALTED]
     failing = statistics.outage or any(one.failures for one in late)
     if not late or not (failing or silent or error):

@@ -295,10 +295,10 @@ class TableExport:
             )
         ]  # fmt: skip
 
-        def told(index: int) -> None:
+        def report(index: int) -> None:
             progress(portion.splits[index].end - portion.splits[index].start)
 
-        pieces = engine.map_group(tasks, written_pieces, as_they_are, progress=told)
+        pieces = engine.map_group(tasks, written_pieces, as_they_are, progress=report)
         return [written_of(piece) for piece in pieces]
 
 

@@ -173,14 +173,14 @@ async def _judged(
     reducer = AuditReducer(place, queues, plan.state.index_files)
     total, done = sum(tasks.bytes), 0
 
-    def told(index: int) -> None:
+    def report(index: int) -> None:
         nonlocal done
         done += tasks.bytes[index]
         if progress is not None:
             progress(done, total)
 
     pieces = await asyncio.to_thread(
-        engine.map_group, tasks.items, audit_item, reducer, progress=told
+        engine.map_group, tasks.items, audit_item, reducer, progress=report
     )
     return {piece.target: orjson.loads(piece.payload) for piece in pieces}
 

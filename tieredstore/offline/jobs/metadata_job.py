@@ -145,14 +145,14 @@ class RemakeJob:
     def _scan(self, engine: Engine, tasks: Sequence[RebuildTask], reducer: RebuildReducer) -> Round:
         total, done = sum(task.split.end - task.split.start for task in tasks), 0
 
-        def told(index: int) -> None:
+        def report(index: int) -> None:
             nonlocal done
             done += tasks[index].split.end - tasks[index].split.start
             if self._progress is not None:
                 self._progress(done, total)
 
         made = Round()
-        for piece in engine.map_group(tasks, rebuild_item, reducer, progress=told):
+        for piece in engine.map_group(tasks, rebuild_item, reducer, progress=report):
             said = orjson.loads(piece.payload)
             if piece.target.startswith(LOG):
                 made.logs[queue_of(piece.target)] = said

@@ -101,8 +101,8 @@ def with_known_gaps(queue: Queue, known: KnownOffsets) -> Queue:
     A gap at the end of the queue, which no message proves, is added, and the queue continues after
     it. A gap that was found again gets its reason and its time. Other gaps contradict the messages.
     """
-    told = {(gap.start, gap.end): gap for gap in known.gaps}
-    gaps = [told.get((gap.start, gap.end), gap) for gap in queue.gaps]
+    published = {(gap.start, gap.end): gap for gap in known.gaps}
+    gaps = [published.get((gap.start, gap.end), gap) for gap in queue.gaps]
     last = next((gap for gap in known.gaps if gap.start == queue.next_offset), None)
     if last is None:
         return replace(queue, gaps=tuple(gaps))

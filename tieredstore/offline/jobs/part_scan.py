@@ -109,12 +109,12 @@ def runs_of_part(source: ByteSource, name: str, size: int) -> Iterator[tuple[Que
     if not size:
         return
     window = LogWindow(source, [LogPiece(0, size, name, 0)], 0, size)
-    at = told = 0
+    at = expected = 0
     last: tuple[QueueId, PartRun] | None = None
     while at < size:
-        if at >= told:
-            told = min(at + AHEAD_BYTES, size)
-            window.expect(told)
+        if at >= expected:
+            expected = min(at + AHEAD_BYTES, size)
+            window.expect(expected)
         rows, end = _records_from(window, at)
         for queue, run in rows:
             run = run._replace(object_name=name)  # noqa: PLW2901 - now it is whole

@@ -254,13 +254,13 @@ def _logs(  # noqa: PLR0917 - one caller
     tasks = list(_part_tasks(place, listed, split_bytes))
     total, done = sum(task.bytes for task in tasks), 0
 
-    def told(index: int) -> None:
+    def report(index: int) -> None:
         nonlocal done
         done += tasks[index].bytes
         if progress is not None:
             progress(done, total)
 
-    for piece in engine.map_group(tasks, part_item, RunsReducer(place), progress=told):
+    for piece in engine.map_group(tasks, part_item, RunsReducer(place), progress=report):
         said = orjson.loads(piece.payload)
         topic, _, number = piece.target.rpartition("/")
         queue = QueueId(topic, int(number))

@@ -78,14 +78,14 @@ def make(
     total = sum(task.split.end - task.split.start for task in todo.tasks)
     done = 0
 
-    def told(index: int) -> None:
+    def report(index: int) -> None:
         nonlocal done
         done += todo.tasks[index].split.end - todo.tasks[index].split.start
         if progress is not None:
             progress(done, total)
 
     made = Made()
-    for piece in engine.map_group(todo.tasks, rebuild_item, reducer, progress=told):
+    for piece in engine.map_group(todo.tasks, rebuild_item, reducer, progress=report):
         said = orjson.loads(piece.payload)
         if piece.target.startswith(LOG):
             made.messages += sum(one["records"] for one in said)

@@ -83,12 +83,12 @@ def scan(
 def _batches(
     found: FoundRecords, split: Split, schema: pa.Schema, on_gap: OnGap | None
 ) -> Iterator[pa.RecordBatch]:
-    def told(offset: int, error: Corrupt) -> None:
+    def report(offset: int, error: Corrupt) -> None:
         row = int((found.columns.headers["queue_offset"] == offset).argmax())
         place, size = int(found.positions[row]), int(found.sizes[row])
         assert on_gap is not None, "else the error is raised"
         on_gap(LogGap(split.queue, place, size, error.reason, offset - 1, offset + 1))
 
     path = f"{split.queue}/COMMIT_LOG"
-    on_damage = None if on_gap is None else told
+    on_damage = None if on_gap is None else report
     yield from batches_of_records(found.raw, found.columns, schema, path=path, on_damage=on_damage)

@@ -77,7 +77,7 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, state: TierState) -> Self:
-        """What a plan of this state has seen."""
+        """Return the moment of a plan of this state."""
         return cls(state.broker.begun_ms, state.sequence)
 
 

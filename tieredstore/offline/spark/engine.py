@@ -30,7 +30,7 @@ LOOKS_EVERY_S: Final = 0.5
 """A look asks the Java machine for a few numbers of each stage, some 5 ms."""
 GROUP: Final = "spark.jobGroup.id"
 """The local property that Spark knows a thread's jobs by."""
-Told = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Takes how many tasks have ended, at most all; raises nothing."""
 
 
@@ -44,16 +44,16 @@ class _Stage(Protocol):
 
 
 @contextmanager
-def watched(spark: SparkSession, tasks: int, told: Told) -> Generator[None]:
+def watched(spark: SparkSession, tasks: int, report: OnProgress) -> Generator[None]:
     """Tell how many tasks have ended of the block's job, which begins with a stage of `tasks`.
 
     From a thread of its own, or from the block's where Spark Connect is used; not any more once the
-    block has ended. `told` raises nothing.
+    block has ended. `report` raises nothing.
     """
 
     def counted(stages: Iterable[tuple[int, int]]) -> None:
         # A task that was done again counts twice.
-        told(min(tasks, max((done for all_of, done in stages if all_of == tasks), default=0)))
+        report(min(tasks, max((done for all_of, done in stages if all_of == tasks), default=0)))
 
     def handler(*, stages: Iterable[_Stage] | None, **_: object) -> None:
         counted((stage.num_tasks, stage.num_completed_tasks) for stage in stages or ())
@@ -157,10 +157,10 @@ class SparkEngine:
         """
         if not items:
             return []
-        told = _Told(progress)
+        reports = _Reports(progress)
         try:
             results = self._results(items, mapper, reducer)
-            with watched(self._spark, len(items), told.up_to) if progress else nullcontext():
+            with watched(self._spark, len(items), reports.up_to) if progress else nullcontext():
                 rows = results.collect()
         except SPARKS_ERRORS as error:
             raise Unavailable(f"Spark gave up the job: {reason_of(error)}", "") from error
@@ -169,8 +169,8 @@ class SparkEngine:
         if failures:
             first = min(failures, key=lambda piece: piece.order)
             raise pickle.loads(first.payload)  # noqa: S301 - our own worker's
-        told.up_to(len(items))
-        told.raise_error()
+        reports.up_to(len(items))
+        reports.raise_error()
         return sorted(pieces, key=lambda piece: (piece.target, piece.order))
 
     def _results(self, items: Sequence[Any], mapper: Mapper, reducer: Reducer) -> DataFrame:
@@ -187,7 +187,7 @@ class SparkEngine:
         return mapped.groupBy("target").applyInArrow(reduced, PIECE_COLUMNS)
 
 
-class _Told:
+class _Reports:
     """Reports a growing count as item numbers, each once, from any thread."""
 
     def __init__(self, progress: Progress | None) -> None:
