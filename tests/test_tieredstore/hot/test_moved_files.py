@@ -10,8 +10,10 @@ from unittest.mock import patch
 
 import pytest
 
+from container.names.queue_id import QueueId
 from provider.errors import Unavailable
 from tests.support.hot_store import appender_at, new_message, put, readable
+from tieredstore.hot.log.directory import InUse
 from tieredstore.hot.options import HotWriteOptions
 
 OPTIONS = HotWriteOptions(commit_log_bytes=1 << 16, consume_queue_bytes=6000)
@@ -51,6 +53,28 @@ def test_what_has_no_name_any_more_is_not_acknowledged(move: str, tmp_path: Path
         store.close()
     assert not root.exists() or (root / "abort").exists(), "it was not closed cleanly"
     assert not (root / "consumequeue/Refunds").exists()
+
+
+@pytest.mark.parametrize("left", ["nothing", "another file"])
+def test_a_lock_that_is_deleted_lets_no_second_writer_in(left: str, tmp_path: Path) -> None:
+    with appender_at(tmp_path, OPTIONS) as store:
+        put(store, [new_message(0)])
+        (tmp_path / "lock").unlink()
+        (tmp_path / "abort").unlink()
+        if left == "another file":
+            (tmp_path / "lock").write_text("lock")
+        with pytest.raises(InUse, match="writes the store"), appender_at(tmp_path, OPTIONS):
+            pass
+        (place,) = put(store, [new_message(1)])
+        assert place.queue_offset == 1
+    with appender_at(tmp_path, OPTIONS) as store:
+        assert store.next_offsets == {QueueId("Orders", 0): 2}
+
+
+def test_a_file_system_without_locks_of_directories_takes_a_store(tmp_path: Path) -> None:
+    no_lock = patch("fcntl.flock", side_effect=OSError(errno.EBADF, "bad file descriptor"))
+    with no_lock, appender_at(tmp_path, OPTIONS) as store:
+        put(store, [new_message(0)])
 
 
 @pytest.mark.parametrize("name", ["log file replaced by a copy", "units deleted"])

@@ -86,8 +86,10 @@ class StoreDirectory:
     def __init__(self, root: Path, commit_log: Path | None = None) -> None:
         """Create the directory if needed, and take its lock: a Java broker's, on byte 0 of `lock`.
 
-        `commit_log`: directory of the CommitLog; None: in the store directory. One that lies
-        elsewhere is locked, too.
+        The directory of the CommitLog is locked, too: it may lie elsewhere, and `lock` may be
+        deleted while a process has it.
+
+        `commit_log`: directory of the CommitLog; None: in the store directory.
 
         Raises:
             InUse: another process writes it, or another store of this process.
@@ -106,9 +108,12 @@ class StoreDirectory:
         self._lock_fd = os.open(root / LOCK, FLAGS | os.O_CREAT, 0o644)
         try:
             lock_call(self._lock_fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
-            if commit_log is not None:
-                self._log_fd = os.open(commit_log, os.O_RDONLY | os.O_CLOEXEC)
+            self._log_fd = os.open(self.commit_log, os.O_RDONLY | os.O_CLOEXEC)
+            try:
                 fcntl.flock(self._log_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:  # NFS has no such lock of a directory
+                if commit_log is not None or isinstance(error, BlockingIOError):
+                    raise
             write_all(self._lock_fd, 0, LOCK.encode())
         except BlockingIOError as error:
             self.close()
