@@ -25,6 +25,7 @@ from tests.support.left_tiers import findings_below, findings_in_memories, made_
 from tests.support.level import LEVEL
 from tieredstore.cli import jobs
 from tieredstore.offline.jobs.engine import Engine, LocalEngine, OneProcess
+from tieredstore.session import places
 
 _SAME_EXAMPLES = {
     "derandomize": True,
@@ -109,6 +110,13 @@ def s3_url(seaweed: "SeaweedFs", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, value in {**seaweed.environment, "XDG_RUNTIME_DIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     return f"s3://{seaweed.make_bucket('tiers')}/{uuid4().hex}"
+
+
+@pytest.fixture
+def s3_retries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry a request of a command in this process as often as ever, without its pauses of 6 s."""
+    options = places.s3_options
+    monkeypatch.setattr(places, "s3_options", lambda one: {**options(one), "retry_s_min": 0.001})
 
 
 @pytest.fixture(scope="session", autouse=True)

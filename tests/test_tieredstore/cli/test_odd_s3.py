@@ -21,11 +21,9 @@ from tests.support.odd_s3 import OddS3, Refusal
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.follower import Follower
-from tieredstore.session import places
 
 NAMED = ("-D", "brokerClusterName=C", "-D", "brokerName=broker-a")
 TIER = ("--tier", "s3://odd/t")
-AGAIN_SOON = {"retry_s_min": 0.001}
 PASSING = [
     (403, "RequestTimeTooSkewed", "clock"),
     (400, "ExpiredToken", "token"),
@@ -55,11 +53,9 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Serve with oddities, and let commands of this process find the server and retry at once."""
+def reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, s3_retries_at_once: None) -> Any:
+    """Serve with oddities, and let commands of this process find the server."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    options = places.s3_options
-    monkeypatch.setattr(places, "s3_options", lambda config: {**options(config), **AGAIN_SOON})
 
     @contextmanager
     def serving(**oddities: Any) -> Iterator[OddS3]:

@@ -25,6 +25,7 @@ from tieredstore.cli.main import cli
 __all__ = ["proxy"]  # a fixture
 BODIES = list("0123456789")
 FIRST_SEGMENT = "cfcd208400000000000000000000"
+pytestmark = pytest.mark.usefixtures("s3_retries_at_once")
 FINDINGS = pytest.mark.leaves_findings(
     "journal", why="the second store is on S3, which the fixture lacks"
 )
