@@ -9,9 +9,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FULL_STAMP := $(VENV)/.installed-full
 
-# Jobs at a time, and worker processes of pytest in one of them.
+# Jobs at a time, and worker processes of pytest in one of them. Those of `make test` wait for disks and processes for a third of
+# their time: one more than there are processors keeps these busy.
 JOBS ?= 3
 WORKERS ?= auto
+ROOM_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
 LEVEL_JOBS = $(MAKE) --no-print-directory --keep-going --output-sync=target
 
@@ -19,7 +21,8 @@ LEVEL_JOBS = $(MAKE) --no-print-directory --keep-going --output-sync=target
 # those of Hypothesis, are in each level, with more seeds and examples.
 IN_TEST := not slow and not data and not s3 and not spark and not rocketmq and not nightly and not soak
 SCALING := not s3 and not spark and not rocketmq and not nightly and not soak and (slow or data or scales or hypothesis)
-FULL_PARTS := test-broker test-spark test-slow test-s3
+# Those that wait most of their time come first: what computes fills the processors beside them.
+FULL_PARTS := test-s3 test-broker test-slow test-spark
 NIGHTLY_PARTS := test-soak test-soak-store test-seeds test-long test-broker test-old-broker test-million test-wheels test-cpu
 
 # Hundreds of commands start here: none compiles its modules again.
@@ -85,7 +88,7 @@ check-full: $(FULL_STAMP)
 
 # `+`: shown while it runs, for make holds nothing back of what may be another make.
 test-rooms: $(STAMP)
-	+@$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(IN_TEST)" --left-out
+	+@$(PYTEST) -n $(ROOM_WORKERS) --dist worksteal -m "$(IN_TEST)" --left-out
 
 test-broker: export HYPOTHESIS_PROFILE := full
 test-broker: $(FULL_STAMP)
