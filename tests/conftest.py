@@ -33,7 +33,7 @@ _SAME_EXAMPLES = {
     "suppress_health_check": [HealthCheck.too_slow],
 }
 settings.register_profile("quick", max_examples=15, stateful_step_count=20, **_SAME_EXAMPLES)
-settings.register_profile("full", max_examples=100, **_SAME_EXAMPLES)
+settings.register_profile("full", max_examples=50, **_SAME_EXAMPLES)
 settings.register_profile("nightly", max_examples=5_000, stateful_step_count=200, deadline=None)
 settings.load_profile(LEVEL)
 

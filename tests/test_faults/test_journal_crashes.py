@@ -35,9 +35,9 @@ UPKEEP = UpkeepOptions(
     manifests_per_level_max=2,
 )
 COMMITS = 8
-STRIDE = by_level(quick=2, full=2, nightly=1)
+STRIDE = by_level(quick=4, full=4, nightly=1)
 """What lies on the storage after a request lies there before the next one: with either kind of
-death every second request is enough."""
+death every second request is enough. By day, every fourth one is struck."""
 
 
 class Life:

@@ -29,6 +29,8 @@ from tests.support.level import by_level
 from tests.support.patience import HANGS_AFTER_S
 
 KILLS = 20
+BY_NIGHT = pytest.mark.nightly
+"""By day, runs once are killed at twenty steps, and followers at random moments."""
 LONG_KILLS = by_level(quick=10, full=10, nightly=200)
 """In each of the two long tests."""
 STARTS_MAX = 2 * LONG_KILLS
@@ -220,7 +222,10 @@ def writing(broker: FakeBroker, rng: random.Random, messages_max: int) -> Iterat
 
 @pytest.mark.slow
 @pytest.mark.timeout(HANGS_AFTER_S)
-@pytest.mark.parametrize("follow", [[], ["--follow"]], ids=["once", "follow"])
+@pytest.mark.parametrize(
+    "follow",
+    [pytest.param([], id="once"), pytest.param(["--follow"], id="follow", marks=BY_NIGHT)],
+)
 async def test_twenty_kills_leave_a_sound_tier_and_the_same_files(
     follow: list[str], tmp_path: Path
 ) -> None:
@@ -244,7 +249,9 @@ async def test_twenty_kills_leave_a_sound_tier_and_the_same_files(
 @pytest.mark.slow
 @pytest.mark.scales
 @pytest.mark.timeout(HANGS_AFTER_S)
-@pytest.mark.parametrize("follow", [False, True], ids=["once", "follow"])
+@pytest.mark.parametrize(
+    "follow", [pytest.param(False, id="once", marks=BY_NIGHT), pytest.param(True, id="follow")]
+)
 async def test_many_kills_at_random_moments_lose_and_repeat_nothing(
     tmp_path: Path, *, follow: bool
 ) -> None:

@@ -153,9 +153,25 @@ async def opened(
         process.kill()
 
 
+LASTS_AN_HOUR = (
+    "every write is refused",
+    "the journal is refused",
+    "it is full",
+    "it is read-only",
+)
+"""By day, these are survived in `test_an_outage_of_an_hour_costs_few_requests`."""
+
+
 @pytest.mark.slow
 @pytest.mark.scales
-@pytest.mark.parametrize("weather", WEATHER, ids=lambda name: name.replace(" ", "-"))
+@pytest.mark.parametrize(
+    "weather",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] if name in LASTS_AN_HOUR else [])
+        for name in WEATHER
+    ],
+    ids=lambda name: name.replace(" ", "-"),
+)
 async def test_bad_weather_is_survived_in_bounded_memory_and_ends_by_itself(weather: str) -> None:
     async with opened() as world:
         follower = Follower(world.memory.another_client(), world.hot)
@@ -185,9 +201,7 @@ async def test_bad_weather_is_survived_in_bounded_memory_and_ends_by_itself(weat
     assert await findings(world.memory.another_client()) == []
 
 
-@pytest.mark.parametrize(
-    "weather", ["every write is refused", "the journal is refused", "it is full", "it is read-only"]
-)
+@pytest.mark.parametrize("weather", LASTS_AN_HOUR)
 async def test_an_outage_of_an_hour_costs_few_requests(weather: str) -> None:
     dispatch, journal, upkeep = DispatchOptions(poll_s_max=5.0), JournalOptions(), UpkeepOptions()
     async with opened(dispatch, journal, upkeep) as world:

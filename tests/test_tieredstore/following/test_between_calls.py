@@ -65,9 +65,9 @@ def test_what_a_look_showed_is_tiered_whatever_happens_between_two_calls(
 
 @pytest.mark.slow
 @pytest.mark.scales
-@pytest.mark.parametrize("part", range(by_level(quick=1, full=1, nightly=50)))
+@pytest.mark.parametrize("part", range(by_level(quick=1, full=1, nightly=100)))
 def test_the_same_over_more_seeds(tmp_path: Path, part: int) -> None:
-    assert run_seeds(tmp_path, range(2000 + 40 * part, 2040 + 40 * part), share=0.005) > 40
+    assert run_seeds(tmp_path, range(2000 + 20 * part, 2020 + 20 * part), share=0.005) > 20
 
 
 @pytest.mark.slow

@@ -310,7 +310,12 @@ async def test_an_empty_directory_of_a_deleted_queue_tells_nothing_yet(
 
 @pytest.mark.parametrize(
     ("topics", "has_pins"),
-    [(5, True), (10, False), pytest.param(200, True, marks=pytest.mark.slow)],
+    [
+        (5, True),
+        (10, False),
+        pytest.param(50, True, marks=pytest.mark.slow),
+        pytest.param(200, True, marks=pytest.mark.nightly),
+    ],
 )
 async def test_many_deleted_queues_cost_no_look_and_hold_no_pin(
     tmp_path: Path, clock: ManualClock, logs: Logs, topics: int, *, has_pins: bool

@@ -177,7 +177,7 @@ def test_a_mapper_holds_as_little_of_a_long_split_of_many_keys(
     tmp_path: Path, job: type[RebuildTask] | type[AuditTask]
 ) -> None:
     peaks: list[int] = []
-    for name, size in (("short", 6 << 20), ("long", 16 << 20)):
+    for name, size in (("short", 4 << 20), ("long", 10 << 20)):
         write_logs(tmp_path / name, 10, size, short_keys=64, queues=1)
         (split,) = splits_of(tmp_path / name, 1 << 40)
         if job is RebuildTask:
