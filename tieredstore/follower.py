@@ -171,15 +171,18 @@ class Follower:
             )
             tasks = [tier.run, watch, reporter.run, partial(followed.run, clock)]
             if config.upkeep.expires:
-                look = partial(topic_hours, self._store_dir)
-                tier.upkeep.topic_hours.update(await look())
-                tasks.append(partial(keep_topic_times, look, tier, clock))
+                tier.upkeep.topic_hours.update(await self._topic_hours())
+                tasks.append(partial(keep_topic_times, self._topic_hours, tier, clock))
             await stack.enter_async_context(running(tasks))
             stack.push_async_callback(tier.close)
             stack.push_async_callback(followed.keep)
             self._open = opened
             self._stack = stack.pop_all()
         return self
+
+    async def _topic_hours(self) -> dict[str, int]:
+        """Return the hours by topic in the table of the store."""
+        return await topic_hours(self._store_dir)
 
     async def __aexit__(
         self,
