@@ -125,7 +125,8 @@ def test_each_query_reads_what_is_published(spark: "SparkSession", tier: LivingT
     cached = frame.cache()
     try:
         before = wanted(tier)
-        assert found(cached) == before
+        tier.grow(1)
+        assert found(cached) == before, "what is cached is planned by then"
         tier.grow(1)
         assert found(cached) == before, "what is cached stays"
     finally:
@@ -147,17 +148,76 @@ def test_a_view_of_sql_is_planned_by_each_query_with_a_filter(
     assert found(spark.sql(EVERYTHING)) == wanted(tier)
 
 
-def test_a_query_without_a_filter_of_a_plan_that_is_too_old_says_what_to_do(
-    spark: "SparkSession", tier: LivingTier
+@pytest.fixture(params=["DataFrame", "view"])
+def kept(
+    request: pytest.FixtureRequest, spark: "SparkSession", tier: LivingTier
+) -> Callable[..., "DataFrame"]:
+    """Makes a frame whose plan Spark keeps."""
+
+    def frame(**options: str) -> "DataFrame":
+        tiers.register(spark)
+        options |= {"path": tier.url, "broker": "b"}
+        if request.param == "DataFrame":
+            return spark.read.format("tieredstore").options(**options).load().select(*COLUMNS)
+        given = ", ".join(f"{name} '{text}'" for name, text in options.items())
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW w USING tieredstore OPTIONS ({given})")
+        return spark.sql("SELECT topic, queue_id, queue_offset FROM w")
+
+    return frame
+
+
+TOO_OLD = "the DataFrame or view was planned before this query: the tier has changed since"
+
+
+def test_a_query_with_the_plan_of_an_earlier_one_is_refused_once_the_tier_has_other_rows(
+    tier: LivingTier, kept: Callable[..., "DataFrame"]
+) -> None:
+    frame = kept()
+    frame.explain()  # is planned before it is collected
+    for _ in range(2):
+        assert sorted(map(tuple, frame.collect())) == found(frame) == wanted(tier)
+    tier.compact()
+    assert found(frame) == wanted(tier), "it has the same rows"
+    tier.grow(1)
+    for query in (frame.collect, frame.select("*").collect, frame.count, frame.limit(1).collect):
+        with pytest.raises(PySparkException, match=TOO_OLD):
+            query()
+    assert found(frame.where("queue_id IS NOT NULL")) == wanted(tier)
+    assert found(frame) == wanted(tier), "the plan is that of the filter"
+    tier.expire()  # another task may say first that its rows are gone
+    with pytest.raises(PySparkException, match=f"{TOO_OLD}|or create the DataFrame or view again"):
+        frame.count()
+    assert found(frame.where("topic = 'B'")) == wanted(tier, "B")
+
+
+def test_a_plan_that_was_kept_is_refused_for_rows_that_it_is_to_have_alone(
+    tier: LivingTier, kept: Callable[..., "DataFrame"]
+) -> None:
+    other, none = kept(topics="B"), kept(topicPattern="New")
+    ended = kept(endingOffsets='{"A/0": 50, "A/1": 50}', topics="A")
+    used = kept(keptPlan="use", topics="A")
+    assert (found(other), found(ended), none.count()) == (wanted(tier, "B"), wanted(tier, "A"), 0)
+    before = wanted(tier, "A")
+    assert found(used) == before
+    tier.grow(1, "A")
+    assert found(used) == before
+    assert (found(other), found(ended), none.count()) == (wanted(tier, "B"), before, 0)
+    tier.grow(1, "New")
+    with pytest.raises(PySparkException, match=TOO_OLD):
+        none.count()
+
+
+@pytest.mark.parametrize("table", ["keys", "segments", "gaps", "units"])
+def test_plans_of_other_tables_are_refused_too(
+    spark: "SparkSession", tier: LivingTier, table: str
 ) -> None:
     tiers.register(spark)
-    frame = spark.read.format("tieredstore").option("broker", "b").load(tier.url)
-    frame = frame.select(*COLUMNS)
-    assert len(frame.collect()) == len(wanted(tier))
-    tier.expire()
-    with pytest.raises(PySparkException, match="run it again, or create the DataFrame or view"):
-        frame.collect()
-    assert found(frame.where("topic = 'B'")) == wanted(tier, "B")
+    reader = spark.read.format("tieredstore").options(broker="b", table=table)
+    frame = reader.load(tier.url)
+    assert frame.count() == frame.count()
+    tier.grow(1)
+    with pytest.raises(PySparkException, match=TOO_OLD):
+        frame.count()
 
 
 def test_a_plan_reads_what_was_published_then(tier: LivingTier) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from container.errors import BytesMissing, Expired
 from container.metadata.object_names import object_name
 from container.metadata.records import Queue
+from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.tier_reader import TierReader
 from provider.errors import NotFound, Unavailable
@@ -85,9 +86,13 @@ class Relocator:
         return None if is_same else found
 
 
-def is_published(place: TierPlace, index_file: str, seen: Seen) -> bool:
-    """Whether the newest metadata name an index file; costs and raises as `Relocator.moved`."""
-    return store_at(place).call(_is_published, place, index_file, seen)
+def newest_state(place: TierPlace, seen: Seen) -> TierState:
+    """The newest metadata; costs and raises as `Relocator.moved`."""
+    return store_at(place).call(_newest_state, place, seen)
+
+
+async def _newest_state(store: ObjectStore, place: TierPlace, seen: Seen) -> TierState:
+    return (await _newest(store, place, seen)).state
 
 
 async def _newest(store: ObjectStore, place: TierPlace, seen: Seen) -> TierReader:
@@ -105,10 +110,6 @@ async def _newest(store: ObjectStore, place: TierPlace, seen: Seen) -> TierReade
     if now.sequence < seen.sequence:
         raise Unavailable(f"this process sees the tier as it was before: {SAME_PLACE}", where)
     return reader
-
-
-async def _is_published(store: ObjectStore, place: TierPlace, index_file: str, seen: Seen) -> bool:
-    return index_file in (await _newest(store, place, seen)).state.index_files
 
 
 async def _relocated(  # noqa: PLR0917 - one caller

@@ -98,12 +98,14 @@ def table(
         ConfigError: there is no such table or column; names the nearest.
     """
     register(spark)
-    from tieredstore.offline.spark.options import FORMAT  # noqa: PLC0415 - with all of a tier
+    from tieredstore.offline.spark.options import FORMAT, KEPT_PLAN  # noqa: PLC0415 - with all of a tier
     from tieredstore.offline.tables.schemas import columns_of, sql_types  # noqa: PLC0415 - needs Arrow
 
     wanted = columns_of(name, columns)
     made = wanted if QUEUE_ID in wanted else (*wanted, QUEUE_ID)
     reader = spark.read.format(FORMAT).schema(sql_types(name, made)).option("table", name)
+    # Each query is planned, but for what a cache has lost and reads again.
+    reader = reader.option(KEPT_PLAN, "use")
     for option, value in options.items():
         reader = reader.option(option, option_text(value))
     return reader.load(os.fspath(where)).where(EACH_ROW).select(*wanted)

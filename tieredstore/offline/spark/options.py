@@ -29,6 +29,7 @@ from tieredstore.offline.writing.ledger import DIRECTORY, STAGED, WRITE_ID
 from tieredstore.reader.moment import is_span, parse_moment
 
 FORMAT: Final = "tieredstore"
+KEPT_PLAN: Final = "keptPlan"
 MESSAGES = "messages"
 TABLES: Final = (MESSAGES, "units", "keys", "segments", "gaps")
 """As `tables/schemas.py` has them, which needs Arrow."""
@@ -57,6 +58,8 @@ OPTIONS: Final[Mapping[str, str]] = {
     "endTime": "Only what was stored before that time.",
     "splitBytes": "Bytes of messages that one task reads, about; default 134217728.",
     "damaged": "fail (default): a damaged message ends the job; skip: it is passed over.",
+    KEPT_PLAN: "fail (default): a query that has the plan of an earlier one, as Spark gives it "
+    "where no filter is pushed, is an error once the tier has other rows; use: it reads that plan.",
     "pushFilters": "Of older programs, without effect: the scans of a DataFrame share what Spark "
     "pushes into a source in Python. The options choose what is read.",
     "maxRowsPerTrigger": "Messages of one batch of a stream, at most, shared among the queues.",
@@ -67,7 +70,7 @@ OPTIONS: Final[Mapping[str, str]] = {
 }
 """Every option by name, with its meaning. Keys of the configuration may be given besides."""
 _STREAM_ONLY = ("maxRowsPerTrigger", "failOnDataLoss", "refreshInterval")
-_BATCH_ONLY = ("endingOffsets", "endTime", "pushFilters")
+_BATCH_ONLY = ("endingOffsets", "endTime", KEPT_PLAN, "pushFilters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class TableOptions:
     wanted: WantedMessages
     split_bytes: int
     skips_damage: bool
+    uses_kept_plans: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,7 @@ def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
         wanted,
         values.number("splitBytes", SPLIT_BYTES, least=SPLIT_BYTES_MIN),
         skips_damage=values.choice("damaged", ("fail", "skip")) == "skip",
+        uses_kept_plans=values.choice(KEPT_PLAN, ("fail", "use")) == "use",
     )
 
 

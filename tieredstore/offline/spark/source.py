@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from typing import Final
+from uuid import UUID
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -16,6 +18,7 @@ from pyspark.sql.types import StructType
 from container.errors import Expired
 from provider.clock import SystemClock
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline.scan.split import Seen
 from tieredstore.offline.spark.conversion import ToSpark, keep_what_is_loaded
 from tieredstore.offline.spark.options import (
     FORMAT,
@@ -27,12 +30,17 @@ from tieredstore.offline.spark.options import (
 )
 from tieredstore.offline.spark.stream_reader import MessageStreamReader, RefusedStream
 from tieredstore.offline.tables.open_tier import OpenTier
-from tieredstore.offline.tables.planning import Part, parts_of_table
-from tieredstore.offline.tables.reading import rows_of
+from tieredstore.offline.tables.planning import Part, TablePlan, parts_of_table, rows_seen
+from tieredstore.offline.tables.reading import has_changed, rows_of
 from tieredstore.offline.tables.schemas import sql_types
 from tieredstore.reader.arrow import RecordBatch
 
+QUERY_ID: Final = "spark.sql.execution.query.id"
 FRAME: Final = "the DataFrame or view"
+AGAIN: Final = (
+    "the tier has changed since; read by tiers.messages or tiers.table, or with WHERE queue_id IS "
+    "NOT NULL, so that each query is planned, or create it again"
+)
 
 
 class TieredStoreSource(DataSource):
@@ -94,16 +102,20 @@ class TieredStoreSource(DataSource):
 class TablePartition(InputPartition):
     """A part of a table, for one task."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part | None) -> None:
+        """`part`: None where the table is empty."""
         super().__init__(part)
         self.part = part
+        self.plan: TablePlan | None = None
+        """Of the first one alone, which every query reads."""
 
 
 class TableReader(DataSourceReader):
-    """Reads one table. Only `partitions` reads the tier's metadata.
+    """Reads one table. Only `partitions` reads the tier's metadata, and a task of a kept plan.
 
     Spark 4.3 keeps the parts in the DataFrame, and asks for others where it pushes a filter into
-    it. All scans of the DataFrame share them, so a filter must never narrow them.
+    it. All scans of the DataFrame share them, so a filter must never narrow them. A query that
+    began after its plan is refused where the tier has other rows by now.
     """
 
     def __init__(self, options: TableOptions, to_spark: ToSpark) -> None:
@@ -112,23 +124,41 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return a partition for each part; raises as `parts_of_table`."""
-        options = self._options
+        options, now_ms = self._options, SystemClock().now_ms()
+        table, wanted = options.table, options.wanted
         with OpenTier.at(options.address) as tier:
             parts = parts_of_table(
-                tier,
-                options.table,
-                options.wanted,
-                options.split_bytes,
-                skips_damage=options.skips_damage,
+                tier, table, wanted, options.split_bytes, skips_damage=options.skips_damage
             )
-        return [TablePartition(part) for part in parts]
+            state, place = tier.state(), tier.place
+        made = [TablePartition(part) for part in parts or [None]]
+        if options.address.java_metadata is None and not options.uses_kept_plans:
+            rows = rows_seen(state, table, wanted)
+            made[0].plan = TablePlan(now_ms, table, wanted, place, Seen.of(state), rows)
+        return [*made]
 
     def read(self, partition: InputPartition | None) -> Iterator[RecordBatch]:
-        """The rows of a part; raises as `rows_of`. Spark gives no part where there is none."""
+        """The rows of a part; raises as `rows_of`, and `Expired` where the plan is too old."""
         if isinstance(partition, TablePartition):
+            plan, part = partition.plan, partition.part
+            if plan is not None and _query_began_ms() > plan.planned_ms and has_changed(plan):
+                raise Expired(
+                    f"{FRAME} was planned before this query: {AGAIN}", plan.place.location
+                )
             try:
-                for batch in rows_of(partition.part, self._to_spark.columns):
+                for batch in rows_of(part, self._to_spark.columns) if part is not None else ():
                     yield self._to_spark.converted(batch)
             except Expired as error:
                 raise Expired(f"{error.reason}, or create {FRAME} again", error.path) from error
         keep_what_is_loaded()
+
+
+def _query_began_ms() -> int:
+    """When this task's query was made, or begun for a second time, by the driver's clock, Unix ms.
+
+    0 if that is not known. Spark 4.3 has the time in the query's id, a UUID of version 7.
+    """
+    task = TaskContext.get()
+    text = None if task is None else task.getLocalProperty(QUERY_ID)
+    found = UUID(text) if text else None
+    return found.int >> 80 if found is not None and found.version == 7 else 0  # noqa: PLR2004 - RFC 9562

@@ -1,5 +1,6 @@
 """Parts of a table, one worker's share each, planned from metadata."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,33 @@ class RowsPart:
 
 
 Part = MessagesPart | UnitsPart | KeysPart | RowsPart
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """What the parts of a table were planned of, by which a later reader sees if they are old."""
+
+    planned_ms: int
+    """Time before the metadata were read, Unix ms."""
+    table: str
+    wanted: WantedMessages
+    place: TierPlace
+    seen: Seen
+    rows: str
+    """As `rows_seen`."""
+
+
+def rows_seen(state: TierState, table: str, wanted: WantedMessages) -> str:
+    """A text that differs where the table has other rows; merges change it for metadata alone."""
+    if table not in {MESSAGES, UNITS}:
+        return str(state.sequence)
+    told = hashlib.sha256()
+    for name in sorted(one for one in state.queues if wanted.has(one)):
+        queue, (low, high) = state.queues[name], wanted.offsets_of(name)
+        first, end = max(low, queue.min_offset), min(high, queue.next_offset)
+        if first < end:
+            told.update(f"{name} {first} {end} {queue.generation}\n".encode())
+    return told.hexdigest()
 
 
 def parts_of_table(

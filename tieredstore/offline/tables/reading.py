@@ -25,12 +25,20 @@ from tieredstore.offline.scan.relocation import (
     Relocated,
     Relocator,
     expired,
-    is_published,
+    newest_state,
 )
 from tieredstore.offline.scan.scanner import scan
 from tieredstore.offline.scan.sources import source_of
 from tieredstore.offline.scan.split import LogGap, LogPiece
-from tieredstore.offline.tables.planning import KeysPart, MessagesPart, Part, RowsPart, UnitsPart
+from tieredstore.offline.tables.planning import (
+    KeysPart,
+    MessagesPart,
+    Part,
+    RowsPart,
+    TablePlan,
+    UnitsPart,
+    rows_seen,
+)
 from tieredstore.offline.tables.schemas import KEYS, SCHEMAS, UNITS
 from tieredstore.reader.arrow import RecordBatch
 
@@ -62,6 +70,15 @@ def rows_of(part: Part, columns: Sequence[str]) -> Iterator[RecordBatch]:
                 if isinstance(part, UnitsPart)
                 else _keys(read, part, columns)
             )
+
+
+def has_changed(plan: TablePlan) -> bool:
+    """Whether the table has other rows than when it was planned. Reads the newest metadata.
+
+    Raises:
+        NotFound, Unavailable, Denied, Corrupt: as `Relocator.moved`.
+    """
+    return plan.rows != rows_seen(newest_state(plan.place, plan.seen), plan.table, plan.wanted)
 
 
 def _messages(part: MessagesPart, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -127,7 +144,9 @@ def _keys(read: ByteSource, part: KeysPart, columns: Sequence[str]) -> Iterator[
     try:
         yield from _items(read, part, columns)
     except BytesMissing as error:
-        if not part.is_ours or is_published(part.place, part.object_name, part.seen):
+        if not part.is_ours:
+            raise
+        if part.object_name in newest_state(part.place, part.seen).index_files:
             raise
         raise Expired(
             f"the index file {part.object_name} was merged or expired after this was planned: run "
