@@ -154,7 +154,7 @@ class TableReader(DataSourceReader):
 
 
 def _query_began_ms() -> int:
-    """When this task's query was made, or begun for a second time, by the driver's clock, Unix ms.
+    """Time at which this task's query was made, or begun again, by the driver's clock, Unix ms.
 
     0 if that is not known. Spark 4.3 has the time in the query's id, a UUID of version 7.
     """

@@ -84,7 +84,7 @@ Part = MessagesPart | UnitsPart | KeysPart | RowsPart
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What the parts of a table were planned of, by which a later reader sees if they are old."""
+    """Origin of the parts of a table, by which a later reader sees if they are old."""
 
     planned_ms: int
     """Time before the metadata were read, Unix ms."""
