@@ -136,8 +136,8 @@ class HotLog:
         return sorted(self._ends.visible)
 
     def has(self, queue: QueueId) -> bool:
-        """Whether a queue has or had messages. O(1)."""
-        return queue in self._ends.visible
+        """Whether a queue has or had messages, or continues its tier. O(1)."""
+        return queue in self._ends.visible or self._continued_at(queue) > 0
 
     def next_file_offset(self, offset: int) -> int:
         """Return the first offset of the ConsumeQueue file after the one that holds `offset`."""
@@ -145,8 +145,16 @@ class HotLog:
         return (offset // units + 1) * units
 
     def end_offset(self, queue: QueueId) -> int:
-        """Return the offset after the last readable message of a queue; 0 if it does not exist."""
-        return self._ends.visible.get(queue, 0)
+        """Return the offset after the last readable message of a queue; 0 if it does not exist.
+
+        For a queue that continues its tier and has no message yet it is the end of the tier.
+        """
+        return self._ends.visible.get(queue, 0) or self._continued_at(queue)
+
+    def _continued_at(self, queue: QueueId) -> int:
+        """Return the offset at which a queue continues its tier; 0 if it does not."""
+        one = self._appender.deleted.get(queue)
+        return one.next_offset if one is not None and one.keeps_topic else 0
 
     def next_offset(self, queue: QueueId) -> int:
         """Return the offset of the next message of a queue, also of one without messages."""
@@ -171,6 +179,8 @@ class HotLog:
     async def bounds(self, queue: QueueId) -> Bounds:
         """Return the readable offsets of a queue; (0, 0) for one that does not exist.
 
+        Both are the end of the tier for a queue that continues it and has no message yet.
+
         Reads some 20 units after a file was deleted, else nothing.
 
         Raises:
@@ -180,7 +190,8 @@ class HotLog:
         self._refuse_if_closed()
         end = self._ends.visible.get(queue)
         if not end:  # nothing to cache: its first message may come at any offset
-            return Bounds(0, 0)
+            at = self._continued_at(queue)
+            return Bounds(at, at)
         least = self._appender.log.min_position
         known = self._first.get(queue)
         if known is None or known[0] != least:

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from container.names.queue_id import QueueId
+from fetcher.result import FetchStatus
 from provider.clock import SystemClock
-from tests.support.hot_store import new_message
+from tests.support.hot_store import SMALL, new_message
 from tests.support.tiered_world import TieredWorld
+from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
 
 
@@ -54,3 +57,29 @@ async def test_a_store_whose_hot_log_was_lost_goes_on_above_what_the_tier_has(
             assert not statistics.gaps
             await store.set_level("FORCE")
             assert await walked(store, count + life + 1) == expected(count + life + 1)
+
+
+async def test_a_queue_that_continues_its_tier_has_the_bounds_of_it_before_its_first_message(
+    tmp_path: Path,
+) -> None:
+    """Without the tier its messages were deleted here; the queue is not a new one."""
+    queue = QueueId("Orders", 0)
+    async with LocalMessageStore(tmp_path, options=SMALL) as store:
+        await store.put_messages([new_message(number) for number in range(15)])
+        await store.log.continue_queues({queue: 75})
+    for life in range(3):
+        async with LocalMessageStore(tmp_path, options=SMALL) as store:
+            end = 75 + max(life - 1, 0)
+            assert (await store.min_offset(*queue), await store.max_offset(*queue)) == (75, end)
+            result = await store.get_message("g", *queue, 3)
+            assert result.status is FetchStatus.OFFSET_TOO_SMALL
+            assert result.next_offset == 75
+            assert (await store.get_message("g", *queue, end)).status is (
+                FetchStatus.OFFSET_OVERFLOW_ONE
+            )
+            assert await store.offset_by_time(*queue, 0) == 75
+            assert await store.wait_for_message(*queue, 3, 0)
+            assert not await store.wait_for_message(*queue, end, 0)
+            assert not await store.is_in_store(*queue, 3)
+            if life:
+                assert (await store.put_message(new_message(0))).queue_offset == end
