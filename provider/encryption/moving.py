@@ -1,9 +1,9 @@
 """Migration of objects from the older form to the newer one, which is bound to the tier."""
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
+from provider.concurrency import run_concurrently
 from provider.encryption.frames import KEY_ID_BYTES
 from provider.encryption.keys import KEYS_PREFIX, forget_wraps
 from provider.encryption.store import EncryptedStore
@@ -84,12 +84,7 @@ async def _move_some(
             except Corrupt as error:
                 moved.failures.append(error)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(MOVES_MAX):
-                group.create_task(work())
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    await run_concurrently([work() for _ in range(MOVES_MAX)])
 
 
 async def _move_one(

@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Final, Literal, TypeVar
 
 from provider.clock import Clock, SystemClock, within
+from provider.concurrency import run_concurrently
 from provider.errors import Closed, Denied, OutOfRange, StoreError, Unavailable
 from provider.names import TEMPORARY_PREFIX, check_name, check_prefix
 from provider.object.errors import as_verdict, fsspec_errors
@@ -131,13 +132,7 @@ class FsspecStore:
     async def read_many(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
         """Read several ranges; `ObjectStore.read_many`. One request for each, concurrently."""
         self._check(*(name for name, _ in wanted))
-        tasks: list[asyncio.Task[Buffer]] = []
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks += [group.create_task(self.read(name, part)) for name, part in wanted]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
+        return await run_concurrently([self.read(name, part) for name, part in wanted])
 
     async def size(self, name: str) -> int:
         """Return the object's length in bytes; `ObjectStore.size`. One request."""

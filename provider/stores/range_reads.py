@@ -8,17 +8,15 @@ it. The wrapped store bounds the number of concurrent requests.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from provider.clock import Clock
-from provider.errors import StoreError
+from provider.concurrency import run_concurrently
 from provider.object_store import Buffer, ObjectStore
 from provider.options import RangeOptions
 from provider.ranges import ByteRange, ReadTogether, pieces_of, together
 from provider.stores.forwarding import ForwardingStore
-
-ResultT = TypeVar("ResultT")
 
 
 class RangeReads(ForwardingStore):
@@ -74,7 +72,7 @@ class RangeReads(ForwardingStore):
             wanted, gap_bytes_max=options.gap_bytes_max, bytes_max=options.request_bytes_max
         )
         found: list[Buffer] = [b""] * len(wanted)
-        answers = await _side_by_side([self._whole(one) for one in plan])
+        answers = await run_concurrently([self._whole(one) for one in plan])
         for one, answer in zip(plan, answers, strict=True):
             if len(one.members) == 1:
                 found[one.members[0]] = answer
@@ -88,7 +86,7 @@ class RangeReads(ForwardingStore):
     async def _whole(self, one: ReadTogether) -> Buffer:
         pieces = pieces_of(one.whole, self._options.request_bytes_max)
         read = [self._request(one.object_name, piece) for piece in pieces]
-        answers = await _side_by_side(read)
+        answers = await run_concurrently(read)
         return answers[0] if len(answers) == 1 else b"".join(answers)
 
     async def _request(self, name: str, wanted: ByteRange) -> Buffer:
@@ -98,14 +96,11 @@ class RangeReads(ForwardingStore):
             await self._turn(wanted.length)
         if not self._options.hedge_after_s:
             return await self._ranges_of.read(name, wanted)
-        try:
-            return await self._hedged(name, wanted)
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        return await self._hedged(name, wanted)
 
     async def _hedged(self, name: str, wanted: ByteRange) -> Buffer:
         """Read one range by one or two requests. Return the first response."""
-        failed: StoreError | None = None
+        failed: Exception | None = None
         async with asyncio.TaskGroup() as group:
             late = group.create_task(self._clock.sleep(self._options.hedge_after_s))
             first = group.create_task(self._outcome(name, wanted))
@@ -113,7 +108,7 @@ class RangeReads(ForwardingStore):
             while running:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done - {late}:
-                    if not isinstance(found := task.result(), StoreError):
+                    if not isinstance(found := task.result(), Exception):
                         self.hedges_won += task is not first
                         _cancel(running)
                         return found
@@ -123,21 +118,22 @@ class RangeReads(ForwardingStore):
                     running -= {late}
                 elif late in done and self._may_hedge():
                     self.hedges += 1
-                    running.add(group.create_task(self._second(name, wanted)))
+                    running.add(group.create_task(self._outcome(name, wanted, is_second=True)))
         assert failed is not None, "each request ends with an answer or an error"
         raise failed
 
-    async def _second(self, name: str, wanted: ByteRange) -> Buffer | StoreError:
-        """Send a second request, which waits for its turn, too."""
-        if self._turn is not None:
-            await self._turn(wanted.length)
-        return await self._outcome(name, wanted)
+    async def _outcome(
+        self, name: str, wanted: ByteRange, *, is_second: bool = False
+    ) -> Buffer | Exception:
+        """Return the response or the error: an error must not cancel the other request.
 
-    async def _outcome(self, name: str, wanted: ByteRange) -> Buffer | StoreError:
-        """Return the response or the error: an error must not cancel the other request."""
+        A second request waits for its turn, too.
+        """
         try:
+            if is_second and self._turn is not None:
+                await self._turn(wanted.length)
             return await self._ranges_of.read(name, wanted)
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - a failing group loses its own cancellation
             return error
 
     def _may_hedge(self) -> bool:
@@ -147,19 +143,3 @@ class RangeReads(ForwardingStore):
 def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
-
-
-async def _side_by_side(requests: Sequence[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
-    """Run requests concurrently and return their results in order.
-
-    The first error cancels the others and is raised.
-    """
-    if len(requests) == 1:
-        return [await requests[0]]
-    tasks: list[asyncio.Task[ResultT]] = []
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks += [group.create_task(request) for request in requests]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -1,9 +1,9 @@
 """Two stores as one: offloaded objects are in the second store, all others in the first."""
 
-import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Final, cast
 
+from provider.concurrency import run_concurrently
 from provider.errors import Denied
 from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry, ObjectStore
 from provider.ranges import ByteRange
@@ -70,9 +70,11 @@ class TwoStores:
             return await second.read_many(wanted)
         chosen = set(places)
         others = [number for number in range(len(wanted)) if number not in chosen]
-        parts = await _both(
-            second.read_many([wanted[number] for number in places]),
-            self.inner.read_many([wanted[number] for number in others]),
+        parts = await run_concurrently(
+            [
+                second.read_many([wanted[number] for number in places]),
+                self.inner.read_many([wanted[number] for number in others]),
+            ]
         )
         found = dict(zip([*places, *others], [*parts[0], *parts[1]], strict=True))
         return [found[number] for number in range(len(wanted))]
@@ -129,18 +131,3 @@ class TwoStores:
 def is_offloaded(name: str) -> bool:
     """Whether an object of that name is in the second store."""
     return name.startswith(OFFLOAD_PREFIX)
-
-
-_Reads = list[Buffer]
-
-
-async def _both(
-    one: Coroutine[object, object, _Reads], other: Coroutine[object, object, _Reads]
-) -> tuple[_Reads, _Reads]:
-    """Run both reads concurrently. The first error cancels the other and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one), group.create_task(other)]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return tasks[0].result(), tasks[1].result()
