@@ -202,8 +202,8 @@ class KeyRing:
                 raise self._failed[key_id]
             if key_id in self._older:
                 reason = (
-                    "the object is in the older form, which this tier has left: somebody put it "
-                    "back"
+                    "the object is in the older form, which this tier has left: an older copy of "
+                    "it was restored"
                 )
                 raise OlderForm(reason, name)
             reason = f"its data key {key_id.hex()} is lost, or the object is not encrypted"
