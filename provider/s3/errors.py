@@ -232,7 +232,7 @@ _FOR_NOW: Final[Mapping[str, str]] = {
     "InvalidToken": "the session's token is not valid; check AWS_SESSION_TOKEN",
     "RequestTimeTooSkewed": "this host's clock is wrong, or its own is; check NTP",
     "RequestExpired": "this host's clock is wrong, or its own is; check NTP",
-    "SignatureDoesNotMatch": "the secret key is another one; check AWS_SECRET_ACCESS_KEY",
+    "SignatureDoesNotMatch": "the secret key is wrong; check AWS_SECRET_ACCESS_KEY",
     "QuotaExceeded": "the quota is used up; raise it",
 }
 """Refusals that may end by themselves, and their remedies, by code."""
@@ -356,11 +356,17 @@ def _unanswered(failure: Failure, place: Place) -> tuple[int, str]:
         "timeout": (errno.ETIMEDOUT, f"S3 did not answer in time{way}"),
         "refused": (
             errno.ECONNREFUSED,
-            f"the connection{way} was refused; check objectStoreEndpoint{proxy}, and the service",
+            (
+                f"the connection{way} was refused; check objectStoreEndpoint or "
+                f"AWS_ENDPOINT_URL{proxy}, and the service"
+            ),
         ),
         "host": (
             errno.EHOSTUNREACH,
-            f"the host is unknown{way}; check objectStoreEndpoint{proxy} and DNS",
+            (
+                f"the host is unknown{way}; check objectStoreEndpoint or "
+                f"AWS_ENDPOINT_URL{proxy}, and DNS"
+            ),
         ),
         "untrusted": (
             errno.EOPNOTSUPP,

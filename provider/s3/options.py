@@ -98,7 +98,10 @@ def check_endpoint(endpoint: str, *, allow_http: bool) -> None:
     parts = urlsplit(endpoint)
     shown = f"{parts.scheme}://{parts.hostname}"
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("an S3 endpoint is https://host[:port][/path], or http:// on this machine")
+        raise ValueError(
+            "an S3 endpoint is https://host[:port][/path], or http:// on this machine; check "
+            "objectStoreEndpoint or AWS_ENDPOINT_URL"
+        )
     if parts.username or parts.password:
         raise ValueError(
             f"the endpoint {shown} holds credentials: give them in AWS_ACCESS_KEY_ID and "

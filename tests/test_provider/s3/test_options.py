@@ -11,7 +11,7 @@ from provider.s3.options import S3Options, endpoint_of, is_loopback
     [
         ("http://s3.example.com", "without TLS: use https://"),
         ("ftp://s3.example.com", "is https://host"),
-        ("s3.example.com", "is https://host"),
+        ("s3.example.com", "check objectStoreEndpoint or AWS_ENDPOINT_URL"),
         ("https://key:secret@s3.example.com", "holds credentials"),
         ("https://s3.example.com?x=1", "more than a host"),
     ],

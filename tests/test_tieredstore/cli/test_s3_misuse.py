@@ -75,7 +75,7 @@ def test_a_bucket_that_is_not_there(s3_url: str, store: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"AWS_SECRET_ACCESS_KEY": WRONG_SECRET}, "the secret key is another one"),
+        ({"AWS_SECRET_ACCESS_KEY": WRONG_SECRET}, "the secret key is wrong"),
         ({"AWS_ACCESS_KEY_ID": "nobody"}, "it knows no such access key"),
     ],
     ids=["secret", "key"],

@@ -136,7 +136,7 @@ def test_another_bucket_than_before(offloaded: Tier, seaweed: SeaweedFs) -> None
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"AWS_SECRET_ACCESS_KEY": WRONG_SECRET}, "the secret key is another one"),
+        ({"AWS_SECRET_ACCESS_KEY": WRONG_SECRET}, "the secret key is wrong"),
         ({"AWS_ACCESS_KEY_ID": "nobody"}, "it knows no such access key"),
     ],
     ids=["secret", "key"],
