@@ -308,9 +308,8 @@ class Config:
         value = tier_place(self.settings)
         if not value:
             raise ConfigError(
-                "tieredStoreFilePath is not set: name the tier's directory with "
-                "-D tieredStoreFilePath=DIRECTORY or in the file given to --conf; in a program, "
-                "with the argument `where`; in Spark, with load(DIRECTORY)"
+                "tieredStoreFilePath is not set: give --tier PLACE, or the setting in the file of "
+                "--conf; in a program, the argument `where`; in Spark, load(PLACE)"
             )
         return location_at(value)
 

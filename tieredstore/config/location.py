@@ -15,6 +15,8 @@ from tieredstore.config.building import Setting
 from tieredstore.config.sources import ConfigError
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+_ONE_SLASH = re.compile(r"s3[an]?:(/(?!/)|$)", re.IGNORECASE)
+"""A mistyped URL, which would otherwise create a directory of that name."""
 ALIASES = {"s3a": "s3", "s3n": "s3"}
 """Schemes by which Hadoop and Spark name others."""
 
@@ -56,6 +58,8 @@ def location_at(place: str | os.PathLike[str]) -> Location:
     text = without_alias(os.fspath(place))
     found = _SCHEME.match(text)
     if found is None:
+        if _ONE_SLASH.match(text):
+            raise ConfigError("the URL of a tier has two slashes: write s3://bucket/prefix")
         return Path(text)
     scheme = found[1].lower()
     parts = urlsplit(text)

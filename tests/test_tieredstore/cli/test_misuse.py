@@ -140,7 +140,7 @@ def test_a_missing_tier_is_not_found_and_not_made(tmp_path: Path) -> None:
 
 
 def test_a_tier_must_be_named(tmp_path: Path) -> None:
-    assert "tieredStoreFilePath is not set" in refused(invoke("topics"), 2)
+    assert "tieredStoreFilePath is not set: give --tier PLACE" in refused(invoke("topics"), 2)
     assert "tieredStoreFilePath is not set" in refused(invoke("tier", tmp_path), 2)
 
 

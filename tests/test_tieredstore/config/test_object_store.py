@@ -45,6 +45,8 @@ def test_a_url_names_a_place_and_what_is_below_it(text: str, place: str) -> None
     ("text", "reason"),
     [
         ("s3://", "names no bucket"),
+        ("s3:/key:secret@bucket/prefix", "has two slashes"),
+        ("S3A:/bucket/prefix", "has two slashes"),
         ("s3:///prefix", "names no bucket"),
         ("s3://bucket//prefix", "is no place in an object store"),
         ("s3://bucket/prefix?a=b", "is no place in an object store"),
