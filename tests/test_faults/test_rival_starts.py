@@ -85,7 +85,8 @@ def owner(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     try:
         patience = Patience("the follower does not own the tier", pids=[process.pid])
         wait_until(
-            lambda: "the tier is ours" in log.read_text() or process.poll() is not None, patience
+            lambda: "this process owns the tier" in log.read_text() or process.poll() is not None,
+            patience,
         )
         assert process.poll() is None, log.read_text()
         yield process
@@ -156,10 +157,10 @@ def test_a_standby_takes_over_when_the_owner_is_stopped(
             patience = Patience("the standby does not go on", pids=[standby.pid])
             words_said = f"standing by: process {first.pid} on "
             wait_until(lambda: words_said in log.read_text(), patience)
-            assert "the tier is ours" not in log.read_text()
+            assert "this process owns the tier" not in log.read_text()
             os.kill(first.pid, signal.SIGSTOP)
             patience = Patience("the standby does not take over", pids=[standby.pid])
-            wait_until(lambda: "the tier is ours" in log.read_text(), patience)
+            wait_until(lambda: "this process owns the tier" in log.read_text(), patience)
             os.kill(first.pid, signal.SIGCONT)
             assert ended(first) == 4
             assert standby.poll() is None

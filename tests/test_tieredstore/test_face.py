@@ -120,7 +120,7 @@ async def test_a_tier_of_several_brokers_wants_a_name_and_lists_them(
     with pytest.raises(tieredstore.ConfigError) as refused:
         async with tieredstore.open(root):
             pass
-    assert "belongs to a of cluster C and b of cluster C: say which one" in str(refused.value)
+    assert "belongs to a of cluster C and b of cluster C: name one" in str(refused.value)
     assert "cluster='C', broker='a'" in str(refused.value)
     async with tieredstore.open(root, broker="b") as opened:
         assert opened.broker == "b"
@@ -290,7 +290,7 @@ async def test_an_unknown_topic_or_queue_names_the_nearest(tier: Path) -> None:
             opened.queue("G_Orders", 9)
         with pytest.raises(tieredstore.NotFound, match="nothing of Z; there are G_Batch, "):
             opened.queues("Z")
-        with pytest.raises(tieredstore.NotFound, match="behind the end, 600"):
+        with pytest.raises(tieredstore.NotFound, match="past the end, 600"):
             await anext(opened.messages("G_Orders", 0, 601))
         assert [message async for message in opened.messages("G_Orders", 0, 600)] == []
 

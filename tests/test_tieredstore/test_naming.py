@@ -167,7 +167,7 @@ async def test_the_first_line_says_broker_cluster_store_and_tier(
     first, second = (record.getMessage() for record in caplog.records[:2])
     directory = next((tmp_path / "tier").glob("*_C/a"))
     assert first == f"a of cluster C: from the store {store} into the tier {directory}"
-    assert second == "the tier is ours (owner number 1), with 0 messages of 0 queues"
+    assert second == "this process owns the tier (epoch 1), which has 0 messages of 0 queues"
     assert caplog.records[0].__dict__["fields"]["tier"] == str(directory)
 
 

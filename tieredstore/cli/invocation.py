@@ -143,14 +143,14 @@ def _global_options() -> list[click.Option]:
         click.Option(
             ["--log-format"],
             type=click.Choice([TEXT, JSON]),
-            help="Format of what is said on standard error. Default: text.",
+            help="Format of the log on standard error. Default: text.",
             callback=_keep,
             expose_value=False,
         ),
         click.Option(
             ["--log-level"],
             type=click.Choice(LEVELS),
-            help="Least level of what is said. Default: info.",
+            help="Least level of the log. Default: info.",
             callback=_keep,
             expose_value=False,
         ),

@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "offset-by-time": (
         "tieredstore.cli.commands.offset_by_time",
-        "Print the queue offset that a time stands for.",
+        "Print the queue offset of a time.",
     ),
     "query": ("tieredstore.cli.commands.query", "Find messages of a topic by one of their keys."),
     "check": (
@@ -51,7 +51,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "audit": ("tieredstore.cli.commands.audit", "Compare all of a tier by many processes at once."),
     "rebuild": (
         "tieredstore.cli.commands.rebuild",
-        "Make lost ConsumeQueues, index files and metadata again.",
+        "Recreate lost ConsumeQueues, index files and metadata.",
     ),
     "compact": (
         "tieredstore.cli.commands.compact",
@@ -63,7 +63,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "scrub": (
         "tieredstore.cli.commands.scrub",
-        "Verify a tier in parts, and find what nothing refers to.",
+        "Verify a tier in parts, and find unreferenced files.",
     ),
     "metadata": (
         "tieredstore.cli.commands.metadata",
@@ -83,7 +83,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "repair": (
         "tieredstore.cli.commands.repair",
-        "Cut a stopped queue back to what the broker still has.",
+        "Truncate a stopped queue to the messages of its broker.",
     ),
     "rewrap-keys": (
         "tieredstore.cli.commands.rewrap_keys",

@@ -174,7 +174,7 @@ class QueueCursor:
         )
         if result.status is FetchStatus.OFFSET_OVERFLOW_BADLY and began == self._first:
             raise NotFound(
-                f"offset {began} lies behind the end, {result.max_offset}: choose one in "
+                f"offset {began} lies past the end, {result.max_offset}: choose one in "
                 f"[{result.min_offset}, {result.max_offset})",
                 str(self.queue),
             )

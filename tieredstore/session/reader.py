@@ -67,13 +67,13 @@ def existing_tier(config: Config, naming: str = AS_OPTIONS) -> Config:
     say = naming.format(cluster=cluster, broker=broker)
     listed = " and ".join(f"{broker} of cluster {cluster}" for cluster, broker in fitting or found)
     if fitting:
-        raise ConfigError(f"the tier in {root} belongs to {listed}: say which one, such as {say}")
+        raise ConfigError(f"the tier in {root} belongs to {listed}: name one, such as {say}")
     wanted = [
         *([config.broker] if config.gives("brokerName") else []),
         *([f"cluster {config.cluster}"] if config.gives("brokerClusterName") else []),
     ]
     raise ConfigError(
-        f"the tier in {root} belongs to {listed}, not to {' of '.join(wanted)}: say {say}"
+        f"the tier in {root} belongs to {listed}, not to {' of '.join(wanted)}: set {say}"
     )
 
 

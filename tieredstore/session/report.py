@@ -106,7 +106,7 @@ def log_owned(state: TierState) -> None:
     )
     messages += sum(map(messages_of, state.queues.with_gaps()))
     LOGGER.info(
-        "the tier is ours (owner number %d), with %s of %s",
+        "this process owns the tier (epoch %d), which has %s of %s",
         state.broker.epoch,
         counted(messages, "message"),
         counted(len(state.queues), "queue"),

@@ -150,7 +150,7 @@ def test_a_second_signal_ends_a_follower_at_once(
 ) -> None:
     process = held("stop", *given, "tier", broker.directory, "--follow")
     assert process.stderr is not None
-    while "the tier is ours" not in process.stderr.readline():
+    while "this process owns the tier" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert hangs(process)  # it is committing what waits
@@ -172,7 +172,7 @@ def test_nohup_keeps_a_follower_from_ending_at_sighup(broker: FakeBroker, given:
         text=True,
     )
     assert process.stderr is not None
-    while "the tier is ours" not in process.stderr.readline():
+    while "this process owns the tier" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGTERM)  # the first that counts: a second one would end at once

@@ -51,7 +51,7 @@ def follower(broker: FakeBroker, tmp_path: Path) -> Iterator["subprocess.Popen[s
 def line_of(process: "subprocess.Popen[str]") -> str:
     assert process.stderr is not None
     for line in process.stderr:
-        if " the tier is ours " not in line and ": from the store " not in line:
+        if " this process owns the tier " not in line and ": from the store " not in line:
             return line
     return ""
 

@@ -157,7 +157,7 @@ def test_json_logs_are_not_mixed_with_a_table(broker: FakeBroker, given: list[st
     terminal = Terminal()
     words = ["--log-format", "json", *given, "tier", broker.directory, "--follow", "--json"]
     process = terminal.run(*words)
-    terminal.read_until("the tier is ours")
+    terminal.read_until("this process owns the tier")
     process.send_signal(signal.SIGTERM)
     terminal.read_until("\0")
     assert process.wait() == 0

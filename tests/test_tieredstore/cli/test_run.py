@@ -135,7 +135,7 @@ def test_the_end_of_its_input_ends_nothing_and_what_waits_is_tiered_at_the_end(
         process.stdin.close()
         process.stdin = None
         said = [process.stderr.readline() for _ in range(2)]
-        assert " the tier is ours " in said[1]
+        assert " this process owns the tier " in said[1]
         process.send_signal(signal.SIGINT)
         out, err = communicated(process)
     assert (process.returncode, complaints(err)) == (0, "")

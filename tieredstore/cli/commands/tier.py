@@ -69,7 +69,7 @@ def command(
     STORE_DIR is a broker's store directory; without it, the storePathRootDir of the
     configuration. The broker may be running, stopped or crashed, and its directory is never
     written. Give the broker's own configuration with --conf, or its name with
-    -D brokerName=NAME: a store that says it is another broker's is refused.
+    -D brokerName=NAME: a store of another broker is refused.
 
     The tier has one owner: while another process tiers the same broker, this command names it
     and ends.
@@ -185,7 +185,7 @@ async def _follow(follower: Follower, config: Config, stop: asyncio.Event) -> st
     async with running(() if stop.is_set() else (follower.run,)):
         await stop.wait()
         LOGGER.info(
-            "stopping: what waits is committed, for at most %g s; a second signal ends at once",
+            "stopping: committing the backlog, for at most %g s; a second signal ends at once",
             config.dispatch.close_s_max,
         )
         rounds, stopped_s = follower.statistics().rounds, clock.monotonic_s()
