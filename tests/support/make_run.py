@@ -66,14 +66,14 @@ def run(store: str, tier: str, conf: str) -> None:
             unpack(ROCKETMQ_533, "closed", sample)
         store = str((sample / "store").relative_to(ROOT))
         options += ["--conf", str(ROCKETMQ_533.broker_conf.relative_to(ROOT))]
-    options += ["-D", f"tieredStoreFilePath={tier or WORK.relative_to(ROOT) / 'tier'}"]
+    options += ["--tier", tier or str(WORK.relative_to(ROOT) / "tier")]
     step(*options, "tier", *([store] if store else []))
     step(*options, "topics")
     step(*options, "read", *first_queue(options), "--max", "3")
     step(*options, "check")
     print(
-        "\nNext: `tieredstore tier --follow` keeps following a broker, and `tieredstore.sync`"
-        "\nreads a tier in Python; README.md and docs/python.md show both."
+        "\nNext: `make run CONF=/path/of/broker.conf TIER=/path/of/tier` does it for your broker."
+        "\nREADME.md shows `tieredstore tier --follow` and Python; the command is in .venv/bin."
     )
 
 
