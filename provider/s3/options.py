@@ -171,3 +171,18 @@ def proxy_for(url: str, proxy: str, excluded: str) -> str:
     if is_loopback(host) or bypass(host, {"no": excluded}):
         return ""
     return proxy if "://" in proxy or not proxy else f"http://{proxy}"
+
+
+def check_proxy(options: S3Options, endpoint: str, environment: Mapping[str, str]) -> None:
+    """Refuse a proxy that listings cannot pass: they speak HTTP to it. Pure.
+
+    Raises:
+        ValueError: the text names the scheme and the settings, without possible secrets.
+    """
+    found = proxy_of(options, endpoint, environment)
+    scheme = urlsplit(proxy_for(endpoint or "https://s3.amazonaws.com", *found)).scheme
+    if scheme not in {"", "http"}:
+        raise ValueError(
+            f"a proxy for S3 is http://host[:port], not {scheme}://; check objectStoreProxy, "
+            f"HTTPS_PROXY and ALL_PROXY, or name the endpoint's host in NO_PROXY"
+        )

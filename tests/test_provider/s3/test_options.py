@@ -50,6 +50,22 @@ def test_http_to_another_machine_is_allowed_on_purpose() -> None:
     )
 
 
+@pytest.mark.parametrize("proxy", ["socks5://10.0.0.1:1080", "https://us:secret@10.0.0.1:3128"])
+def test_a_proxy_that_listings_cannot_pass_is_one_sentence(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentence = rf"not {proxy.partition('@')[0].partition(':')[0]}://; check objectStoreProxy"
+    with pytest.raises(ValueError, match=sentence) as refused:
+        S3FileSystem(endpoint="https://s3.example.com", proxy=proxy)
+    assert "secret" not in str(refused.value)
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(ValueError, match=sentence):
+        S3FileSystem(endpoint="https://s3.example.com")
+    S3FileSystem(endpoint="https://127.0.0.1:8333")
+    monkeypatch.setenv("NO_PROXY", "example.com")
+    S3FileSystem(endpoint="https://s3.example.com")
+
+
 def test_encryption_that_s3_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match="no such server-side encryption: 'rot13'"):
         S3Options(server_side_encryption="rot13")
