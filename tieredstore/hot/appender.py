@@ -253,16 +253,17 @@ class Appender:
         """Begin each deleted queue above its old end, unless it already has a message there.
 
         Recovery finds a lower end only after a loss of the log, whole or in part. New records then
-        lie below the positions of the deletions, and count as messages.
+        lie below the positions of the deletions, and count as messages. A file of an older version
+        gets its checksum and its copy here.
 
         Raises:
             OSError: the file of the deleted queues cannot be written.
         """
-        if any(one.position > self.end for one in self.deleted.values()):
-            lowered = {
-                queue: one._replace(position=min(one.position, self.end))
-                for queue, one in self.deleted.items()
-            }
+        lowered = {
+            queue: one._replace(position=min(one.position, self.end))
+            for queue, one in self.deleted.items()
+        }
+        if lowered != dict(self.deleted) or not self.deleted.is_whole:
             self.deleted.replace(lowered)
         for queue, one in self.deleted.items():
             if self.next_offsets.get(queue, 0) < one.next_offset:

@@ -246,6 +246,7 @@ def test_one_of_two_copies_of_the_deleted_queues_is_enough(
         assert bodies(store) == REST
         assert put(store, [new_message(1, topic="Gone")])[0].queue_offset == 30
     assert ("its copy" in caplog.text) == (not name.endswith("copy"))
+    assert path.read_bytes() == raw, "the start makes it whole again"
 
 
 def test_deleted_queues_of_an_older_version_are_read(tmp_path: Path) -> None:
@@ -259,6 +260,9 @@ def test_deleted_queues_of_an_older_version_are_read(tmp_path: Path) -> None:
     (tmp_path / "config/deletedQueues.json.copy").unlink()
     path = tmp_path / "config/deletedQueues.json"
     path.write_text(json.dumps({"queues": rows}, ensure_ascii=False, indent="\t"))
+    with appender_at(tmp_path) as store:
+        assert bodies(store) == REST
+    path.write_bytes(path.read_bytes().replace(b"30", b"20"))  # a checksum has been added
     with appender_at(tmp_path) as store:
         assert bodies(store) == REST
         assert put(store, [new_message(1, topic="Gone")])[0].queue_offset == 30

@@ -48,7 +48,8 @@ class DeletedQueues(Mapping[QueueId, DeletedQueue]):
             OSError: one cannot be read.
         """
         self._path = path
-        self._queues = _read(path)
+        self._queues, self.is_whole = _read(path)
+        """`is_whole`: file and copy are sound, or neither exists. Else `replace` makes them so."""
 
     def __repr__(self) -> str:
         return f"<DeletedQueues {self._path}: {len(self)} queues>"
@@ -78,7 +79,7 @@ class DeletedQueues(Mapping[QueueId, DeletedQueue]):
         raw = _encoded(queues)
         replace_file(copy_of(self._path), raw)
         replace_file(self._path, raw)  # last: it has precedence while it is sound
-        self._queues = dict(queues)
+        self._queues, self.is_whole = dict(queues), True
 
     def still_needed(
         self, alive: Mapping[QueueId, int], min_position: int
@@ -105,7 +106,12 @@ def _encoded(queues: Mapping[QueueId, DeletedQueue]) -> bytes:
     return encode_checked({"queues": rows})
 
 
-def _read(path: Path) -> dict[QueueId, DeletedQueue]:
+def _read(path: Path) -> tuple[dict[QueueId, DeletedQueue], bool]:
+    """Return the queues, and whether file and copy are sound.
+
+    Raises:
+        Corrupt: both are damaged.
+    """
     copy = copy_of(path)
     raws = {one: one.read_bytes() for one in (path, copy) if is_there(one)}
     for one, raw in raws.items():
@@ -115,14 +121,14 @@ def _read(path: Path) -> dict[QueueId, DeletedQueue]:
             continue
         if one == copy:
             LOGGER.warning("%s is damaged or missing; its copy %s is used", path, copy)
-        return found
+        return found, raws.get(path) == raws.get(copy)
     if not raws:
-        return {}
+        return {}, True
     raw = raws.get(path, b"")
     try:
         if copy in raws or is_checked(raw):
             raise NotSound("its checksum is wrong")
-        return _parsed(json.loads(raw))  # of an older version
+        return _parsed(json.loads(raw)), False  # of an older version
     except (ValueError, RecursionError) as error:
         raise Corrupt(
             "the deleted queues cannot be read: the file is not as it was written. Without them"
