@@ -11,7 +11,7 @@ FULL_STAMP := $(VENV)/.installed-full
 
 # Jobs at a time, and worker processes of pytest in one of them. Those of `make test` wait for disks and processes for a third of
 # their time: one more than there are processors keeps these busy.
-JOBS ?= 4
+JOBS ?= 3
 WORKERS ?= auto
 ROOM_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
@@ -21,8 +21,8 @@ LEVEL_JOBS = $(MAKE) --no-print-directory --keep-going --output-sync=target
 # those of Hypothesis, are in each level, with more seeds and examples.
 IN_TEST := not slow and not data and not s3 and not spark and not rocketmq and not nightly and not soak
 SCALING := not s3 and not spark and not rocketmq and not nightly and not soak and (slow or data or scales or hypothesis)
-# All at once: two wait most of their time, and Spark's, one after another, would be left at the end.
-FULL_PARTS := test-spark test-s3 test-broker test-slow
+# Those that wait most of their time come first: what computes fills the processors beside them.
+FULL_PARTS := test-s3 test-broker test-slow test-spark
 NIGHTLY_PARTS := test-soak test-soak-store test-seeds test-long test-broker test-old-broker test-million test-wheels test-cpu
 
 # Hundreds of commands start here: none compiles its modules again.
