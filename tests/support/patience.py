@@ -43,7 +43,7 @@ class Patience:
 
     Something moved if `marks()` is another value than before, or if the processes `pids` used
     more than `BUSY_SHARE` of a core since the last move, or if one of them or of their children
-    ended: what it had used is gone then, and whoever it leaves behind gets as long again.
+    ended: its CPU time is no longer counted then, and its children get as long again.
     """
 
     def __init__(
