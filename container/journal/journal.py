@@ -163,7 +163,8 @@ class Journal:
         self._state = loaded.state
         self._planned = loaded.state.copy()
         self._epoch = loaded.state.broker.epoch
-        self._fence = loaded.state.sequence
+        self.fence = loaded.state.sequence
+        """Number of the entry that made this process the owner."""
         self._reader = JournalReader(store, options, clock=clock)
         self._writer = EntryWriter(store, clock=clock, rng=rng, options=options)
         self._listeners: list[Listener] = []
@@ -490,4 +491,4 @@ class Journal:
             assert not self._idle.is_set(), f"J3: {self!r}"
             assert self._over is None, f"J3: {self!r}"
         assert self._state.broker.epoch == self._epoch, f"J4: {self!r}"
-        assert self._state.sequence == self._fence + self._entries, f"J4: {self!r}"
+        assert self._state.sequence == self.fence + self._entries, f"J4: {self!r}"

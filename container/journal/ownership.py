@@ -136,8 +136,10 @@ async def take_ownership(
         name = EntryName(state.sequence + 1)
         frame = Frame(FrameKind.ENTRY, epoch, name.sequence, rng.randbytes(NONCE_BYTES), payload)
         raw, _ = encode_entry(frame, loaded.last)
+        earlier = state.broker
         outcome = await race.enter(loaded, name, raw)
         if outcome == Outcome.LANDED:
+            loaded.earlier = earlier
             await claims.withdraw()
             return loaded
         # A busy owner would always win the race: it pauses once it sees the claim.

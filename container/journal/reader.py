@@ -7,7 +7,8 @@ from typing import NamedTuple, Self
 from container.journal.entry import apply_entry, copy_in, decode_entry, follows
 from container.journal.options import JournalOptions
 from container.journal.snapshot import decode_in_turns
-from container.metadata.state import TierState
+from container.metadata.records import Broker
+from container.metadata.state import NO_BROKER, TierState
 from container.names.tier_objects import (
     BOUNDARY_PREFIX,
     JOURNAL_PREFIX,
@@ -41,6 +42,8 @@ class Loaded:
     """Whether the journal diverges from the state: it was restored from a backup."""
     damage: Corrupt | None = None
     """Damage that keeps the state from being newer. Left only by `load_whole_part`."""
+    earlier: Broker = NO_BROKER
+    """The owner that our fence replaced. Filled in only by `take_ownership`."""
 
 
 class Posted(NamedTuple):

@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
 import pytest
 
 import tieredstore
 from container.names.tier_objects import FollowedName
 from tests.support.cli import run
 from tests.support.fake_broker import FakeBroker
+from tests.support.random_tier import owned
+from tieredstore.config.effective import Config
 from tieredstore.following.log_reader.log_scan import FollowScan, ScanStep
 
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
@@ -118,8 +121,23 @@ def of_another_record(path: Path) -> None:
     path.write_bytes(raw)
 
 
+def without_its_owner(path: Path) -> None:
+    """As older versions wrote it."""
+    said = orjson.loads(path.read_bytes())
+    del said["owner"]
+    path.write_bytes(orjson.dumps(said))
+
+
 @pytest.mark.parametrize(
-    "change", [lose, flip, of_an_older_owner, of_a_journal_that_was_restored, of_another_record]
+    "change",
+    [
+        lose,
+        flip,
+        of_an_older_owner,
+        of_a_journal_that_was_restored,
+        of_another_record,
+        without_its_owner,
+    ],
 )
 async def test_what_does_not_hold_is_not_believed(
     change: Callable[[Path], None], broker: FakeBroker, tmp_path: Path, read_from: list[int]
@@ -132,6 +150,59 @@ async def test_what_does_not_hold_is_not_believed(
     assert await tier_once(broker, tier) == 10
     assert read_from == [0, 0]
     assert len(remembered(tier)) == 1
+
+
+def copied_journal(tier: Path) -> Callable[[], None]:
+    """Copy the journal; the result puts the copy back, and nothing else."""
+    (broker,) = tier.glob("*/*")
+    parts = [broker / name for name in ("@journal", "@snapshot", "@boundary")]
+    copy = {path: path.read_bytes() for part in parts for path in part.glob("*")}
+
+    def put_back() -> None:
+        for path in [path for part in parts for path in part.glob("*")]:
+            path.unlink()
+        for path, raw in copy.items():
+            path.write_bytes(raw)
+
+    return put_back
+
+
+async def test_a_position_of_a_lost_journal_is_not_believed(
+    broker: FakeBroker, tmp_path: Path, read_from: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restored copy, another owner has the epoch and the entries of the position."""
+    tier = tmp_path / "tier"
+    await tier_once(broker, tier)
+    put_back = copied_journal(tier)
+    put(broker, 50)
+    await tier_once(broker, tier)
+    (lost,) = remembered(tier)
+    put_back()
+    named = {"brokerClusterName": "C", "brokerName": "b", "tieredStoreFilePath": str(tier)}
+    with monkeypatch.context() as patch:
+        patch.setattr("tieredstore.session.owner.owner_name", lambda *_, **__: "elsewhere:1")
+        async with owned(Config.load(settings=named)) as repairing:
+            assert repairing.journal.epoch == lost.epoch
+            while repairing.state.sequence < lost.sequence:
+                await repairing.set_retention({"T0": repairing.state.sequence})
+    assert remembered(tier) == [lost]
+    assert await tier_once(broker, tier) == 50
+    assert read_from[-1] == 0
+
+
+async def test_a_position_of_lost_entries_of_one_owner_is_not_believed(
+    broker: FakeBroker, tmp_path: Path, read_from: list[int]
+) -> None:
+    """The copy ends within the epoch of the position, and the next fence has its number."""
+    tier = tmp_path / "tier"
+    await tier_once(broker, tier)
+    async with tieredstore.follow(broker.directory, tier, cluster="C", broker="b") as follower:
+        put_back = copied_journal(tier)
+        put(broker, 50)
+        assert (await follower.drain()).messages == 50
+    put_back()
+    assert await tier_once(broker, tier) == 50
+    assert read_from[-1] == 0
 
 
 async def test_messages_that_a_cut_took_out_are_tiered_again(

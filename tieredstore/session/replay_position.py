@@ -1,6 +1,7 @@
 """Replay position of a followed CommitLog, kept in the tier."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 from container.names.tier_objects import FOLLOWED_PREFIX, FollowedName
 from container.tier import Tier
@@ -43,11 +44,11 @@ class FollowedMemory:
         with suppress(StoreError):
             listed = await self._tier.store.list(FOLLOWED_PREFIX)
             names = [name for one in listed if (name := FollowedName.parse(one.name)) is not None]
-            fitting = [name for name in names if self._is_believed(name)]
+            fitting = [name for name in names if self._fits(name)]
             if fitting:
                 newest = max(fitting)
                 said = Remembered.decode(bytes(await self._tier.store.read(str(newest))))
-                if said is not None and said.position == newest.position:
+                if said is not None and self._is_believed(said, newest):
                     await self._hot.resume(said)
                     await self._keep(said)  # else two starts in a row would lose it
             await self._forget([name for name in names if name != self._kept])
@@ -70,16 +71,26 @@ class FollowedMemory:
             await clock.sleep(self._kept_every_s)
             await self.keep()
 
-    def _is_believed(self, name: FollowedName) -> bool:
-        state = self._tier.state
-        # a journal that was restored from a backup does not have the entry
-        return name.epoch == self._tier.journal.epoch - 1 and name.sequence <= state.sequence
+    def _fits(self, name: FollowedName) -> bool:
+        journal = self._tier.journal
+        # a journal that was restored from a copy may end before the entry
+        return name.epoch == journal.epoch - 1 and name.sequence < journal.fence
+
+    def _is_believed(self, said: Remembered, name: FollowedName) -> bool:
+        """Whether it is of the owner that our fence replaced.
+
+        In a journal that was restored from a copy, another owner may have had the same epoch, and
+        entries of the same numbers.
+        """
+        earlier = self._tier.journal.loaded.earlier
+        return said.owner == earlier.owner and said.position == name.position
 
     async def _keep(self, said: Remembered) -> None:
         # read after what was released, whose entries are therefore below this number
         sequence = self._tier.state.sequence
         name = FollowedName(self._tier.journal.epoch, sequence, said.position)
-        await self._tier.store.create(str(name), [said.encode()])
+        kept = replace(said, owner=self._tier.state.broker.owner)
+        await self._tier.store.create(str(name), [kept.encode()])
         self._kept = name
 
     async def _forget(self, names: list[FollowedName]) -> None:

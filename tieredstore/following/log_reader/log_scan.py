@@ -266,6 +266,8 @@ class Remembered:
     position: int
     last: LastRecord | None
     """Last record that had been read. The log is the same while the record is there."""
+    owner: str = ""
+    """Owner of the tier that kept it, as in its fence; empty while it is not kept."""
 
     def holds(self, log: CommitLogFiles) -> bool:
         """Whether the log still is the followed one. One small read.
@@ -286,16 +288,20 @@ class Remembered:
     def encode(self) -> bytes:
         """Encode as JSON."""
         last = None if self.last is None else [self.last.position, self.last.head.hex()]
-        return orjson.dumps({"position": self.position, "record": last})
+        return orjson.dumps({"position": self.position, "record": last, "owner": self.owner})
 
     @classmethod
     def decode(cls, raw: bytes) -> Self | None:
-        """Decode a replay position; None if it is invalid, so that all is read again."""
+        """Decode a replay position; None if it is invalid, so that all is read again.
+
+        One without an owner, as older versions wrote, is invalid: nothing shows that its writer's
+        entries are those of the journal.
+        """
         try:
             said = orjson.loads(raw)
-            position, record = int(said["position"]), said["record"]
+            position, record, owner = int(said["position"]), said["record"], str(said["owner"])
             if record is None:
-                return cls(position, None)
-            return cls(position, LastRecord(int(record[0]), bytes.fromhex(record[1])))
+                return cls(position, None, owner)
+            return cls(position, LastRecord(int(record[0]), bytes.fromhex(record[1])), owner)
         except (ValueError, KeyError, TypeError, IndexError):
             return None
