@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self, TypeVar
 
 import numpy as np
@@ -263,12 +262,7 @@ class TieredMessageFetcher:
         await self._reads.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the fetcher. An error of the block propagates unchanged."""
         await self.close()
 

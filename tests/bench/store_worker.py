@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from container.record.properties import encode_properties
@@ -52,12 +51,7 @@ class StoreWorker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.shutdown()
 
     def put(self, root: Path, made: SyntheticStore, batch: int, *, tiers: bool) -> StoreFigure:

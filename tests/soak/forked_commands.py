@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.patience import Patience
@@ -43,12 +42,7 @@ class ForkedCommands:
         assert self._answer(self._server.pid) == "ready"
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._running:
             os.kill(self._running, signal.SIGKILL)
         self._server.kill()  # a command that still runs dies with it

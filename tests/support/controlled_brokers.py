@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.rocketmq_broker import (
@@ -58,12 +57,7 @@ class ControlledBrokers:
         self._names.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for replica in self.replicas:
             replica.server.stop()
         self._names.stop()

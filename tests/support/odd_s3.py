@@ -17,7 +17,6 @@ from hashlib import md5
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock, Thread
-from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import parse_qsl, quote_plus, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
@@ -156,12 +155,7 @@ class OddS3:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import SystemRandom
-from types import TracebackType
 from typing import Self
 
 from tests.support.patience import Patience, completed, ended, wait_until
@@ -276,12 +275,7 @@ class RunningBroker:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.broker.stop()
         self._names.stop()
 

@@ -15,7 +15,6 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from random import SystemRandom
-from types import TracebackType
 from typing import Any, Self
 
 from obstore.exceptions import BaseError
@@ -74,12 +73,7 @@ class SeaweedFs:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     @property
