@@ -18,7 +18,10 @@ from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
 from dispatcher.queue_table import QueueTable
+from tests.support.cli import run
+from tests.support.cli import settings as settings_of
 from tests.support.cpu_seconds import FAIL_OPTION, CpuSeconds
+from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.lacking import lacks
 from tests.support.left_out import SUMMARY_OPTION, LeftOut
 from tests.support.left_tiers import findings_below, findings_in_memories, made_memories
@@ -163,3 +166,12 @@ def nothing_blocks_the_loop() -> Iterator[None]:
     detector.activate()
     yield
     detector.deactivate()
+
+
+@pytest.fixture(scope="session")
+def golden_tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tier in a directory; read only."""
+    root = tmp_path_factory.mktemp("golden") / "tier"
+    tree = unpacked(ROCKETMQ_533)
+    run(*settings_of(tree, root), "tier", tree.store)
+    return root

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import tieredstore
-from tests.support.cli import run, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
 from tests.support.patience import communicated
@@ -27,15 +26,6 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD)]
 
 
-@pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tier of the golden store; read only."""
-    tree = unpacked(ROCKETMQ_533)
-    root = tmp_path_factory.mktemp("sync") / "tier"
-    run(*settings(tree, root), "tier", tree.store)
-    return root
-
-
 @pytest.fixture(autouse=True)
 def every_thread_ends() -> object:
     """Those begun here: stores of offline jobs live as long as their process."""
@@ -44,13 +34,13 @@ def every_thread_ends() -> object:
     assert set(threads()) <= before
 
 
-def test_it_reads_what_the_asynchronous_face_reads(tier: Path) -> None:
+def test_it_reads_what_the_asynchronous_face_reads(golden_tier: Path) -> None:
     async def read() -> tuple[list[tieredstore.Message], list[tieredstore.QueueSummary]]:
-        async with tieredstore.open(tier) as opened:
+        async with tieredstore.open(golden_tier) as opened:
             return [message async for message in opened.messages("G_Orders", 0)], opened.queues()
 
     messages, queues = asyncio.run(read())
-    with sync.open(tier) as opened:
+    with sync.open(golden_tier) as opened:
         assert (opened.cluster, opened.broker) == ("GoldenCluster", "golden-a")
         assert opened.queues() == queues
         assert opened.topics() == sorted({queue.topic for queue in queues})
@@ -66,13 +56,13 @@ def test_it_reads_what_the_asynchronous_face_reads(tier: Path) -> None:
 
 
 @pytest.mark.process
-def test_it_works_where_a_loop_runs_in_the_same_thread_as_in_jupyter(tier: Path) -> None:
+def test_it_works_where_a_loop_runs_in_the_same_thread_as_in_jupyter(golden_tier: Path) -> None:
     program = f"""
 import asyncio
 import tieredstore.sync
 
 async def cell():
-    with tieredstore.sync.open({str(tier)!r}) as tier:
+    with tieredstore.sync.open({str(golden_tier)!r}) as tier:
         return len(list(tier.messages("G_Orders", 0)))
 
 print(asyncio.run(cell()))
@@ -83,20 +73,20 @@ print(asyncio.run(cell()))
     assert (done.stdout, done.stderr) == ("600\n", "")
 
 
-def test_errors_are_those_of_the_asynchronous_face(tier: Path, tmp_path: Path) -> None:
+def test_errors_are_those_of_the_asynchronous_face(golden_tier: Path, tmp_path: Path) -> None:
     with pytest.raises(tieredstore.NotFound, match="no such directory"):
         sync.open(tmp_path / "nowhere")
     with pytest.raises(tieredstore.ConfigError, match="names no bucket"):
         sync.open("s3://")
-    with sync.open(tier) as opened:
+    with sync.open(golden_tier) as opened:
         with pytest.raises(tieredstore.NotFound, match="did you mean G_Orders"):
             opened.messages("G_Order", 0)
         with pytest.raises(ValueError, match="no tag"):
             list(opened.messages("G_Orders", 0, tags="||"))
 
 
-def test_a_loop_that_is_left_early_and_a_block_that_fails_close_cleanly(tier: Path) -> None:
-    with sync.open(tier) as opened:
+def test_a_loop_that_is_left_early_and_a_block_that_fails_close_cleanly(golden_tier: Path) -> None:
+    with sync.open(golden_tier) as opened:
         for message in opened.messages("G_Orders", 0):
             assert message.offset == 0
             break
@@ -106,7 +96,7 @@ def test_a_loop_that_is_left_early_and_a_block_that_fails_close_cleanly(tier: Pa
     gc.collect()
 
     def fail() -> None:
-        with sync.open(tier) as opened:
+        with sync.open(golden_tier) as opened:
             next(opened.messages("G_Orders", 0))
             raise KeyError("the caller's own")
 
@@ -114,8 +104,10 @@ def test_a_loop_that_is_left_early_and_a_block_that_fails_close_cleanly(tier: Pa
         fail()
 
 
-def test_without_a_block_it_is_closed_by_a_call_and_warns_when_it_is_dropped(tier: Path) -> None:
-    opened = sync.open(tier)
+def test_without_a_block_it_is_closed_by_a_call_and_warns_when_it_is_dropped(
+    golden_tier: Path,
+) -> None:
+    opened = sync.open(golden_tier)
     assert opened.topics()
     with pytest.warns(ResourceWarning, match="SyncTier.*was not closed"):
         opened.__del__()
@@ -126,11 +118,11 @@ def test_without_a_block_it_is_closed_by_a_call_and_warns_when_it_is_dropped(tie
 
 
 @pytest.mark.process
-def test_a_program_that_closes_nothing_ends_all_the_same(tier: Path) -> None:
+def test_a_program_that_closes_nothing_ends_all_the_same(golden_tier: Path) -> None:
     program = f"""
 import tieredstore.sync
 
-tier = tieredstore.sync.open({str(tier)!r})
+tier = tieredstore.sync.open({str(golden_tier)!r})
 print(len(list(tier.messages("G_Orders", 0))))
 """
     done = subprocess.run(
@@ -143,9 +135,9 @@ print(len(list(tier.messages("G_Orders", 0))))
     assert "was not closed" in done.stderr
 
 
-def test_several_threads_may_read_at_once(tier: Path) -> None:
+def test_several_threads_may_read_at_once(golden_tier: Path) -> None:
     counts: list[int] = []
-    with sync.open(tier) as opened:
+    with sync.open(golden_tier) as opened:
 
         def read() -> None:
             counts.append(len(list(opened.messages("G_Orders", 0))))

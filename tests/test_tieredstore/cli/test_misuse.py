@@ -32,16 +32,6 @@ def refused(result: Result, status: int) -> str:
     return lines[0]
 
 
-@pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tier of the golden store; read only."""
-    tree = unpacked(ROCKETMQ_533)
-    root = tmp_path_factory.mktemp("misuse") / "tier"
-    done = CliRunner().invoke(cli, [*settings(tree, root), "tier", str(tree.store)])
-    assert done.exit_code == 0, done.output
-    return root
-
-
 def options(tier: Path) -> list[str]:
     return settings(unpacked(ROCKETMQ_533), tier)
 
@@ -115,8 +105,8 @@ def test_an_unknown_command_names_the_nearest() -> None:
         (["tier", "no-such-directory"], "no such directory"),
     ],
 )
-def test_wrong_words_end_with_2(tier: Path, arguments: list[str], words: str) -> None:
-    assert words in refused(invoke(*options(tier), *arguments), 2)
+def test_wrong_words_end_with_2(golden_tier: Path, arguments: list[str], words: str) -> None:
+    assert words in refused(invoke(*options(golden_tier), *arguments), 2)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +118,8 @@ def test_wrong_words_end_with_2(tier: Path, arguments: list[str], words: str) ->
         (["read", "G_Orders", "0", "--offset", "601"], "choose one in [0, 600)"),
     ],
 )
-def test_what_is_not_there_ends_with_1(tier: Path, arguments: list[str], words: str) -> None:
-    assert words in refused(invoke(*options(tier), *arguments), 1)
+def test_what_is_not_there_ends_with_1(golden_tier: Path, arguments: list[str], words: str) -> None:
+    assert words in refused(invoke(*options(golden_tier), *arguments), 1)
 
 
 def test_a_missing_tier_is_not_found_and_not_made(tmp_path: Path) -> None:
@@ -144,17 +134,17 @@ def test_a_tier_must_be_named(tmp_path: Path) -> None:
     assert "tieredStoreFilePath is not set" in refused(invoke("tier", tmp_path), 2)
 
 
-def test_a_tier_of_another_broker_or_cluster_is_named(tier: Path) -> None:
+def test_a_tier_of_another_broker_or_cluster_is_named(golden_tier: Path) -> None:
     for given in ("brokerName=other", "brokerClusterName=Other"):
-        sentence = refused(invoke(*options(tier), "-D", given, "topics"), 2)
+        sentence = refused(invoke(*options(golden_tier), "-D", given, "topics"), 2)
         assert "belongs to golden-a of cluster GoldenCluster" in sentence
         assert "-D brokerClusterName=GoldenCluster -D brokerName=golden-a" in sentence
 
 
-def test_a_moved_tier_keeps_its_owner(tier: Path, tmp_path: Path) -> None:
+def test_a_moved_tier_keeps_its_owner(golden_tier: Path, tmp_path: Path) -> None:
     ours = broker_directory("GoldenCluster", "golden-a")
     theirs = broker_directory("GoldenCluster", "other")
-    shutil.copytree(tier / ours, tmp_path / theirs)
+    shutil.copytree(golden_tier / ours, tmp_path / theirs)
     store = unpacked(ROCKETMQ_533).store
     result = invoke(*options(tmp_path), "-D", "brokerName=other", "tier", store)
     assert "golden-a" in refused(result, 2)
@@ -226,19 +216,23 @@ def test_disabled_tiering_is_refused(tmp_path: Path) -> None:
     assert "switches tiering off" in refused(result, 2)
 
 
-def test_metadata_files_are_neither_replaced_nor_imported_twice(tier: Path, tmp_path: Path) -> None:
+def test_metadata_files_are_neither_replaced_nor_imported_twice(
+    golden_tier: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "metadata.json"
-    assert invoke(*options(tier), "metadata", "export", file).exit_code == 0
-    assert "--overwrite" in refused(invoke(*options(tier), "metadata", "export", file), 2)
-    assert "is ours already" in refused(invoke(*options(tier), "metadata", "import", file), 2)
+    assert invoke(*options(golden_tier), "metadata", "export", file).exit_code == 0
+    assert "--overwrite" in refused(invoke(*options(golden_tier), "metadata", "export", file), 2)
+    assert "is ours already" in refused(
+        invoke(*options(golden_tier), "metadata", "import", file), 2
+    )
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[" * 10_000, b"[]", bytes(range(256))])
 def test_a_file_that_is_no_java_metadata_is_wrong_use(
-    tier: Path, tmp_path: Path, raw: bytes
+    golden_tier: Path, tmp_path: Path, raw: bytes
 ) -> None:
     (file := tmp_path / "metadata.json").write_bytes(raw)
-    sentence = refused(invoke(*options(tier), "topics", "--java-metadata", file), 2)
+    sentence = refused(invoke(*options(golden_tier), "topics", "--java-metadata", file), 2)
     assert f"{file} is no tieredStoreMetadata.json" in sentence
     (empty := tmp_path / "t" / broker_directory("GoldenCluster", "golden-a")).mkdir(parents=True)
     sentence = refused(invoke(*options(tmp_path / "t"), "metadata", "import", file), 2)

@@ -15,26 +15,16 @@ from tieredstore.cli.main import cli
 from tieredstore.cli.message_printer import fitted, message_columns
 
 
-@pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tier of the golden store; read only."""
-    tree = unpacked(ROCKETMQ_533)
-    root = tmp_path_factory.mktemp("streams") / "tier"
-    done = CliRunner().invoke(cli, [*settings(tree, root), "tier", str(tree.store)])
-    assert done.exit_code == 0, done.output
-    return root
-
-
 def options(tier: Path) -> list[str]:
     return settings(unpacked(ROCKETMQ_533), tier)
 
 
 @pytest.mark.process
-def test_a_closed_pipe_is_no_error(tier: Path) -> None:
+def test_a_closed_pipe_is_no_error(golden_tier: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [*COMMAND, *options(tier), "read", "G_Orders", "0", "--json"],
+        [*COMMAND, *options(golden_tier), "read", "G_Orders", "0", "--json"],
         stdout=writer,
         stderr=subprocess.PIPE,
         check=False,
@@ -48,10 +38,12 @@ def test_a_closed_pipe_is_no_error(tier: Path) -> None:
 @pytest.mark.parametrize(
     "words", [["topics", "--json"], ["read", "G_Orders", "0", "--max", "9"]], ids=" ".join
 )
-def test_closed_standard_streams_are_no_error(tier: Path, closed: str, words: list[str]) -> None:
+def test_closed_standard_streams_are_no_error(
+    golden_tier: Path, closed: str, words: list[str]
+) -> None:
     program = f'"$@" {closed}'
     done = subprocess.run(
-        ["bash", "-c", program, "bash", *COMMAND, *options(tier), *words],
+        ["bash", "-c", program, "bash", *COMMAND, *options(golden_tier), *words],
         capture_output=True,
         check=False,
     )
@@ -62,10 +54,10 @@ def test_closed_standard_streams_are_no_error(tier: Path, closed: str, words: li
 @pytest.mark.parametrize(
     "words", ["topics --json", "topics", "read G_Orders", "config --json", "--help"]
 )
-def test_a_full_device_behind_the_output_is_said(tier: Path, words: str) -> None:
+def test_a_full_device_behind_the_output_is_said(golden_tier: Path, words: str) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [*COMMAND, *options(tier), *words.split()],
+            [*COMMAND, *options(golden_tier), *words.split()],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -110,10 +102,10 @@ def test_a_sentence_that_cannot_be_said_leaves_the_status(tmp_path: Path, to: st
     ids=" ".join,
 )
 def test_a_terminal_of_any_width_shows_every_number_whole(
-    tier: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], width: int
+    golden_tier: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], width: int
 ) -> None:
     on_terminal(monkeypatch, width)
-    result = CliRunner().invoke(cli, [*options(tier), *words])
+    result = CliRunner().invoke(cli, [*options(golden_tier), *words])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     if width >= 40:

@@ -1,4 +1,4 @@
-"""Tiers of the golden store, made once: in a directory, and in packed parts for rebuilds."""
+"""Tiers of the golden store, made once: with sealed index files, and in packed parts."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,19 +7,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests.support.cli import run, settings
+from tests.support.cli import run
 from tests.support.golden import ROCKETMQ_533, GoldenTree, unpacked
 from tests.support.packed_objects import Objects, PackedTier
 from tests.test_tieredstore.offline.test_rebuild import options_of
-
-
-@pytest.fixture(scope="session")
-def golden_tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tier in a directory; read only."""
-    root = tmp_path_factory.mktemp("golden") / "tier"
-    tree = unpacked(ROCKETMQ_533)
-    run(*settings(tree, root), "tier", tree.store)
-    return root
 
 
 @pytest.fixture(scope="session")

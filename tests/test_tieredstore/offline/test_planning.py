@@ -15,7 +15,6 @@ from container.names.queue_id import QueueId, SegmentType
 from container.record.blank import Coda
 from provider.errors import NotFound
 from provider.ranges import QueueOffset
-from tests.support.cli import run, settings
 from tests.support.golden import (
     GOLDEN_TREES,
     ROCKETMQ_533,
@@ -40,15 +39,6 @@ from tieredstore.session.reader import AS_OPTIONS
 SPLIT_BYTES = (64 << 10, 1 << 20, 1 << 40)
 
 
-@pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tier of the golden store; read only."""
-    root = tmp_path_factory.mktemp("planning") / "tier"
-    tree = unpacked(ROCKETMQ_533)
-    run(*settings(tree, root), "tier", tree.store)
-    return root
-
-
 def all_of(planned: Sequence[Split], *, verify_bodies: bool = True) -> pa.Table:
     """What workers find that know nothing but their split; proves that the splits meet."""
     batches: list[pa.RecordBatch] = []
@@ -68,9 +58,9 @@ def all_by_reader(reader: sync.SyncTier) -> pa.Table:
 
 
 @pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
-def test_splits_of_our_tier_hold_what_a_reader_sees(tier: Path, split_bytes: int) -> None:
-    planned = splits(tier, split_bytes)
-    with sync.open(tier) as reader:
+def test_splits_of_our_tier_hold_what_a_reader_sees(golden_tier: Path, split_bytes: int) -> None:
+    planned = splits(golden_tier, split_bytes)
+    with sync.open(golden_tier) as reader:
         assert all_of(planned) == all_by_reader(reader)
     assert all(split.anchor is not None for split in planned), "extents tell where records begin"
 
@@ -127,61 +117,61 @@ def test_splits_of_an_object_stores_parts_hold_what_a_reader_sees(
         assert all_of(planned) == all_by_reader(reader)
 
 
-def test_topics_queues_offsets_and_times_leave_out_what_nobody_wants(tier: Path) -> None:
-    with sync.open(tier) as reader:
+def test_topics_queues_offsets_and_times_leave_out_what_nobody_wants(golden_tier: Path) -> None:
+    with sync.open(golden_tier) as reader:
         rows = reader.to_arrow("G_Orders", 2).read_all()
     times = rows["store_timestamp"].to_pylist()
     since, until = times[100], times[500]
     planned = splits(
-        tier, topics=["G_Orders"], queues=[2], offsets=(50, 450), since=since, until=until
+        golden_tier, topics=["G_Orders"], queues=[2], offsets=(50, 450), since=since, until=until
     )
     assert {split.queue for split in planned} == {QueueId("G_Orders", 2)}
     found = all_of(planned)
     wanted = [n for n, time in enumerate(times) if 50 <= n < 450 and since <= time < until]
     assert found["queue_offset"].to_pylist() == wanted
-    assert splits(tier, topics=["G_Orders"], offsets=(600, 700)) == []
+    assert splits(golden_tier, topics=["G_Orders"], offsets=(600, 700)) == []
 
 
-def test_dataset_is_what_to_arrow_reads(tier: Path) -> None:
+def test_dataset_is_what_to_arrow_reads(golden_tier: Path) -> None:
     columns = ["topic", "queue_offset", "body"]
-    with sync.open(tier) as reader:
+    with sync.open(golden_tier) as reader:
         wanted = reader.to_arrow("G_Batch", columns=columns).read_all()
-    assert offline.dataset(tier, "G_Batch", columns=columns).read_all() == wanted
-    one = offline.dataset(tier, ["G_Batch"], columns=["queue_id"], queues=2).read_all()
+    assert offline.dataset(golden_tier, "G_Batch", columns=columns).read_all() == wanted
+    one = offline.dataset(golden_tier, ["G_Batch"], columns=["queue_id"], queues=2).read_all()
     assert one["queue_id"].unique().to_pylist() == [2]
 
 
-def test_wrong_use_is_one_sentence(tier: Path, tmp_path: Path) -> None:
+def test_wrong_use_is_one_sentence(golden_tier: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="there is no tier in this directory"):
         splits(tmp_path)
     with pytest.raises(NotFound, match="did you mean G_Orders"):
-        splits(tier, topics=["G_Order"])
+        splits(golden_tier, topics=["G_Order"])
     with pytest.raises(ValueError, match="did you mean body"):
-        offline.dataset(tier, columns=["bodi"])
+        offline.dataset(golden_tier, columns=["bodi"])
     with pytest.raises(ValueError, match="'body' is named twice"):
-        offline.dataset(tier, columns=["body", "tags", "body"])
+        offline.dataset(golden_tier, columns=["body", "tags", "body"])
     with pytest.raises(ValueError, match=r"columns are a list of names: write \['body'\]"):
-        offline.dataset(tier, columns="body")
+        offline.dataset(golden_tier, columns="body")
     with pytest.raises(NotFound, match="no topic that is wanted has a queue 9; there are 0, 1, 2"):
-        offline.dataset(tier, "G_Batch", queues=[1, 9])
+        offline.dataset(golden_tier, "G_Batch", queues=[1, 9])
     with pytest.raises(ValueError, match="'2026-11-21' is no time: give a datetime or Unix ms"):
-        splits(tier, since="2026-11-21")  # pyright: ignore[reportArgumentType]
+        splits(golden_tier, since="2026-11-21")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"until \(1\) is not later than since \(1\)"):
-        splits(tier, since=1, until=1)
+        splits(golden_tier, since=1, until=1)
     with pytest.raises(ValueError, match="a split has bytes"):
-        splits(tier, 0)
+        splits(golden_tier, 0)
     with pytest.raises(ConfigError, match="not to other"):
-        splits(tier, broker="other")
+        splits(golden_tier, broker="other")
 
 
 @pytest.mark.slow
 @pytest.mark.checkout
-def test_the_blocks_of_the_guide_print_what_they_show(tier: Path, tmp_path: Path) -> None:
-    (tmp_path / "tier").symlink_to(tier)
+def test_the_blocks_of_the_guide_print_what_they_show(golden_tier: Path, tmp_path: Path) -> None:
+    (tmp_path / "tier").symlink_to(golden_tier)
     guide = Path(str(tieredstore.__file__)).parents[1] / "docs/offline.md"
     blocks = blocks_of(guide.read_text())
     assert len(blocks) == 3
-    config = Config.load(settings={"tieredStoreFilePath": str(tier)}, environment={})
+    config = Config.load(settings={"tieredStoreFilePath": str(golden_tier)}, environment={})
     options = ExportOptions(topics=("G_Keys", "G_Orders"))
     planned_export(config, tmp_path / "orders", options, naming=AS_OPTIONS).run(OneProcess())
     for block in blocks:

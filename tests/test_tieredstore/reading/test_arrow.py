@@ -17,7 +17,6 @@ from tests.support.cli import run, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import (
     GOLDEN_SETS,
-    ROCKETMQ_533,
     GoldenSet,
     expected,
     tree_name,
@@ -28,15 +27,6 @@ from tieredstore.cli.message_printer import message_row
 from tieredstore.message import Message
 from tieredstore.reader import arrow_batches
 from tieredstore.reader.arrow_columns import SCHEMA
-
-
-@pytest.fixture(scope="module")
-def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tier of the golden store; read only."""
-    root = tmp_path_factory.mktemp("arrow") / "tier"
-    tree = unpacked(ROCKETMQ_533)
-    run(*settings(tree, root), "tier", tree.store)
-    return root
 
 
 def row_of(message: Message) -> dict[str, Any]:
@@ -73,8 +63,8 @@ def test_every_message_of_every_broker_has_the_same_fields(
             assert table.schema == SCHEMA
 
 
-async def test_batches_are_those_of_the_fetches_and_can_be_narrowed(tier: Path) -> None:
-    async with tieredstore.open(tier) as opened:
+async def test_batches_are_those_of_the_fetches_and_can_be_narrowed(golden_tier: Path) -> None:
+    async with tieredstore.open(golden_tier) as opened:
         columns = ["body", "queue_offset", "tags"]
         batches = [
             batch
@@ -90,8 +80,8 @@ async def test_batches_are_those_of_the_fetches_and_can_be_narrowed(tier: Path) 
     assert set(table["tags"].to_pylist()) == {"TagA"}
 
 
-def test_one_queue_from_an_offset_between_two_times(tier: Path) -> None:
-    with sync.open(tier) as opened:
+def test_one_queue_from_an_offset_between_two_times(golden_tier: Path) -> None:
+    with sync.open(golden_tier) as opened:
         rows = list(opened.messages("G_Orders", 1))
         since, until = rows[10].store_timestamp, rows[400].store_timestamp
         found = opened.to_arrow("G_Orders", 1, 17, since=since, until=until).read_all()
@@ -99,8 +89,8 @@ def test_one_queue_from_an_offset_between_two_times(tier: Path) -> None:
     assert found["queue_offset"].to_pylist() == [offset for offset in offsets if offset >= 17]
 
 
-def test_an_empty_range_is_an_empty_table_with_all_columns(tier: Path) -> None:
-    with sync.open(tier) as opened:
+def test_an_empty_range_is_an_empty_table_with_all_columns(golden_tier: Path) -> None:
+    with sync.open(golden_tier) as opened:
         table = opened.to_arrow("G_Orders", 1, 600).read_all()
     assert (table.num_rows, table.schema) == (0, SCHEMA)
 
@@ -143,19 +133,19 @@ def test_batches_end_before_decompressed_bodies_take_much_memory(
         assert opened.to_arrow("T", columns=["queue_offset"]).read_all().num_rows == 40
 
 
-def test_an_unknown_column_is_refused_with_the_nearest(tier: Path) -> None:
+def test_an_unknown_column_is_refused_with_the_nearest(golden_tier: Path) -> None:
     with (
-        sync.open(tier) as opened,
+        sync.open(golden_tier) as opened,
         pytest.raises(ValueError, match="no column 'offset': did you mean queue_offset"),
     ):
         opened.to_arrow("G_Orders", columns=["offset"])
 
 
-def test_without_arrow_one_sentence_says_what_to_install(tier: Path) -> None:
+def test_without_arrow_one_sentence_says_what_to_install(golden_tier: Path) -> None:
     program = (
         "import sys, tieredstore.sync\n"
         "sys.modules['pyarrow'] = None\n"
-        f"with tieredstore.sync.open({str(tier)!r}) as tier:\n"
+        f"with tieredstore.sync.open({str(golden_tier)!r}) as tier:\n"
         "    print(len(list(tier.messages('G_Orders', 0))))\n"
         "    tier.to_arrow('G_Orders')\n"
     )
