@@ -71,7 +71,8 @@ class Appender:
         was_closed, checkpoint = directory.was_closed, directory.checkpoint()
         self._ends_file = DurableEndsFile(directory.durable_ends)
         durable = self._ends_file.read()
-        self.deleted = DeletedQueues(directory.deleted_queues)
+        is_expected = durable is not None and durable.has_deletions
+        self.deleted = DeletedQueues(directory.deleted_queues, is_expected=is_expected)
         """Deleted queues, which may be created again."""
         directory.begin(clock)
         left = finish_deletion(self.queues, self.deleted)
@@ -99,7 +100,7 @@ class Appender:
         self._state = threading.Lock()
         """Held while `end` and `next_offsets` change together."""
         self._checkpoint = self._checkpoint_of(self.end, stamp)
-        self._ends = DurableEnds(self.end, dict(self.next_offsets), self.log.min_position)
+        self._ends = self._ends_at(self.end, self.next_offsets, self.log.min_position)
         """Content of `durableEnds`."""
         self._flushed = self.end
         self._flushing = threading.Lock()
@@ -347,6 +348,10 @@ class Appender:
             self.deleted.replace(kept | gone)
         except OSError as error:
             raise self._verdict(error) from error
+        if not self._ends.has_deletions:  # after the file: a start that expects it needs it
+            with self._checkpointing, suppress(OSError):  # the next write records it
+                self._ends = replace(self._ends, has_deletions=True)
+                self._ends_file.write_both(self._ends)
         for queue, end in ends.items():
             self._begin(queue, end)
         left = {queue for queue in self._left if queue in ends or queue.topic in topics}
@@ -402,7 +407,7 @@ class Appender:
             self._checkpoint = self._checkpoint_of(end, stamp)
             with suppress(OSError):  # old ones only make the next start slower
                 if self._ends.is_due(end):
-                    ends = DurableEnds(end, offsets, self._ends.min_position)
+                    ends = self._ends_at(end, offsets, self._ends.min_position)
                     self._ends_file.write(ends)
                     self._ends = ends
                 self.directory.write_checkpoint(self._checkpoint)
@@ -422,6 +427,12 @@ class Appender:
         for base in bases:
             assert base == self.log.min_position, "the oldest goes first"
             self.log.delete_oldest()
+
+    def _ends_at(
+        self, position: int, next_offsets: Mapping[QueueId, int], min_position: int
+    ) -> DurableEnds:
+        filled = dict(self.queues.filled)
+        return DurableEnds(position, dict(next_offsets), min_position, filled, bool(self.deleted))
 
     def _checkpoint_of(self, end: int, stamp: int) -> Checkpoint:
         queues = len(self.queues.bases)
@@ -444,7 +455,7 @@ class Appender:
         try:
             if not self.broken and self.directory.is_held:
                 self.flush_queues()
-                ends = DurableEnds(self.end, dict(self.next_offsets), self._ends.min_position)
+                ends = self._ends_at(self.end, self.next_offsets, self._ends.min_position)
                 try:
                     self._ends_file.write_both(ends)
                     self.directory.write_checkpoint(self._checkpoint)

@@ -82,20 +82,18 @@ def _search_first(queues: QueueFiles, queue: QueueId, least: int) -> int:
     def is_gone(unit: ConsumeQueueUnit) -> bool:
         return unit.is_filler or (unit.size > 0 and unit.position < least)
 
+    def is_live(offset: int) -> bool:
+        unit = queues.unit(queue, offset)
+        return not is_gone(unit) or queues.is_lost(queue, offset, unit)
+
     found = queues.partition_point(queue, is_gone)
     start = queues.first_offset(queue)
-    near = [found - back for back in range(2, CHECKED_UNITS)]
+    near = [found - back for back in range(1, CHECKED_UNITS)]
     far = [found - (CHECKED_UNITS << power) for power in range(48)]
-    for offset in near + far:
-        if offset >= start and not is_gone(queues.unit(queue, offset)):
-            return next(
-                (at for at in range(start, found) if not is_gone(queues.unit(queue, at))), found
-            )
-    is_misled = found > start and queues.unit(queue, found - 1).is_filler
-    if is_misled and not queues.unit(queue, start).is_filler:  # fillers of a repair
-        live = (at for at in range(start, found) if not is_gone(queues.unit(queue, at)))
-        return next(live, found)
-    return found
+    is_misled = any(offset >= start and is_live(offset) for offset in near + far)
+    if not is_misled and found > start and queues.unit(queue, found - 1).is_filler:
+        is_misled = not queues.unit(queue, start).is_filler  # fillers of a repair
+    return next(filter(is_live, range(start, found)), found) if is_misled else found
 
 
 def read_messages(
@@ -116,6 +114,8 @@ def read_messages(
         OSError: they cannot be read.
     """
     units = units_from(appender, queue, offset, count, waits=waits)
+    if units and appender.queues.is_lost(queue, offset, units[0]):
+        raise _lost(appender, queue, offset)
     if not units or units[0].is_filler or units[0].position < appender.log.min_position:
         raise OutOfRange("the message was deleted", str(queue), offset)
     wanted = list(enumerate(_within(units, bytes_max), offset))
@@ -144,6 +144,8 @@ def pick_messages(
     units = units_from(appender, queue, offset, count, waits=waits)
     if not units:
         return None
+    if appender.queues.is_lost(queue, offset, units[0]):
+        raise _lost(appender, queue, offset)
     picks = choose(units, appender.log.min_position, appender.end)
     chosen = [(offset + index, units[index]) for index in picks.indices]
     messages = _records_of(appender, queue, chosen, waits=waits)
@@ -198,6 +200,14 @@ def _records_of(
             messages.append(message)
             at += unit.size
     return messages
+
+
+def _lost(appender: Appender, queue: QueueId, offset: int) -> Corrupt:
+    queues = appender.queues
+    place = offset * UNIT_BYTES
+    base = place - place % queues.file_bytes
+    reason = f"the unit of {queue} at offset {offset} is lost: {REPAIR}"
+    return Corrupt(reason, str(queues.path(queue, base)), place - base)
 
 
 def _there(appender: Appender, spans: Sequence[tuple[int, int]], *, waits: bool) -> list[bytes]:
@@ -323,6 +333,8 @@ class _Times:
         log = self._appender.log
         unit = ConsumeQueueUnit(*_unpack(units, at))
         position = unit.position
+        if self._appender.queues.is_lost(self._queue, offset, unit):
+            raise _lost(self._appender, self._queue, offset)
         if not unit.size or unit.is_filler or position < log.min_position:
             return None
         try:

@@ -249,6 +249,22 @@ def test_one_of_two_copies_of_the_deleted_queues_is_enough(
     assert path.read_bytes() == raw, "the start makes it whole again"
 
 
+def test_the_loss_of_both_copies_of_the_deleted_queues_is_an_error(tmp_path: Path) -> None:
+    filled(tmp_path)
+    path = tmp_path / "config/deletedQueues.json"
+    with appender_at(tmp_path) as store:
+        store.delete_topics({"Gone"})
+    path.unlink()
+    path.with_name(path.name + ".copy").unlink()
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="or missing") as failure, appender_at(tmp_path):
+            pass
+        assert failure.value.path == str(path)
+    path.write_text('{"queues": []}')  # the error names it
+    with appender_at(tmp_path) as store:
+        assert store.next_offset(QueueId("Gone", 0)) == 30
+
+
 def test_deleted_queues_of_an_older_version_are_read(tmp_path: Path) -> None:
     filled(tmp_path)
     with appender_at(tmp_path) as store:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from provider.errors import Corrupt
+from provider.errors import Corrupt, OutOfRange
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put, readable
 from tieredstore.hot.appender import Appender
+from tieredstore.hot.log.consume_queues import FILLER
 from tieredstore.hot.log.durable_ends import SMALL_QUEUES, Checkpoint, DurableEnds, DurableEndsFile
 from tieredstore.hot.log.repair import open_repair
 
@@ -108,6 +109,12 @@ def newest(root: Path) -> Path:
     return max((root / "consumequeue/Busy/0").iterdir())
 
 
+def overwrite(*files: Path) -> None:
+    """Put RocketMQ's fillers into ConsumeQueue files, which hide their messages."""
+    for path in files:
+        path.write_bytes(FILLER * (path.stat().st_size // len(FILLER)))
+
+
 LOSSES: dict[str, Callable[[Path], object]] = {
     "newest file": lambda root: newest(root).unlink(),
     "oldest file": lambda root: min((root / "consumequeue/Busy/0").iterdir()).unlink(),
@@ -119,6 +126,12 @@ LOSSES: dict[str, Callable[[Path], object]] = {
     "empty file": lambda root: os.truncate(newest(root), 0),
     "short file": lambda root: os.truncate(newest(root), 60),
     "zeros": lambda root: newest(root).write_bytes(bytes(200)),
+    "fillers": lambda root: overwrite(newest(root)),
+    "fillers in the oldest file": lambda root: overwrite(
+        min((root / "consumequeue/Busy/0").iterdir())
+    ),
+    "fillers in all files": lambda root: overwrite(*(root / "consumequeue/Busy/0").iterdir()),
+    "filler of an idle queue": lambda root: overwrite(*(root / "consumequeue/Idle/0").iterdir()),
     "ones": lambda root: newest(root).write_bytes(b"\xff" * 200),
     "older units": lambda root: shutil.copy(
         min((root / "consumequeue/Busy/0").iterdir()), newest(root)
@@ -148,6 +161,49 @@ def test_a_queue_whose_files_are_lost_is_rebuilt_and_no_offset_is_given_twice(
             if turn:
                 assert store.recovered.messages_scanned <= 1, "it was mended by the first start"
             store.close()
+
+
+@pytest.mark.parametrize("written", [closed, killed])
+@pytest.mark.parametrize("number", [1, 2])
+def test_fillers_that_replace_earlier_units_hide_no_message(
+    number: int, written: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    """A start reads the last units alone. A reader meets the others."""
+    root = written(tmp_path)
+    path = sorted((root / "consumequeue/Busy/0").iterdir())[number]
+    overwrite(path)
+    with appender_at(root) as store:
+        found, errors = readable(store)
+        assert found[BUSY] == BODIES[: number * 10] + BODIES[number * 10 + 10 :]
+        assert [one.path for one in errors if isinstance(one, Corrupt)] == [str(path)] * 10
+    with open_repair(root, SMALL, ManualClock()) as repair:
+        repair.carry_out(repair.look())
+    with appender_at(root) as store:
+        assert readable(store) == ({BUSY: BODIES, IDLE: [new_message(1000).body]}, [])
+
+
+@pytest.mark.parametrize("number", [30, 59])
+def test_fillers_of_a_repair_and_of_a_queue_that_continues_elsewhere_are_known(
+    number: int, tmp_path: Path
+) -> None:
+    root = closed(tmp_path)
+    with appender_at(root) as store:
+        store.continue_queues({IDLE: 7})
+        put(store, [new_message(1000, topic="Idle")])
+        store.close()
+    flip(*place_of(root, new_message(number).body))
+    with open_repair(root, SMALL, ManualClock()) as repair:
+        repair.carry_out(repair.look())
+    for _ in range(2):
+        with appender_at(root) as store:
+            assert store.recovered.messages_scanned == 0
+            found, errors = readable(store)
+            assert found[BUSY] == BODIES[:number] + BODIES[number + 1 :]
+            assert found[IDLE] == [new_message(1000).body]
+            assert all(isinstance(one, OutOfRange) for one in errors)
+            store.close()
+    with open_repair(root, SMALL, ManualClock()) as repair:
+        assert not repair.look()
 
 
 def test_rot_and_a_lost_queue_cost_the_message_with_the_rot(tmp_path: Path) -> None:
@@ -359,6 +415,35 @@ def test_rot_of_the_checkpoint_is_not_another_program(
         return
     with pytest.raises(Corrupt, match="`tieredstore repair --hot-log`"), appender_at(root):
         pass
+
+
+STATE = ("durableEnds", "durableEnds.copy", "checkpoint", "config")
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_state_that_is_older_than_a_closed_log_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, deletes: bool
+) -> None:
+    """State files from a copy: later messages are there, and a later deletion is unknown."""
+    root, kept = closed(tmp_path / "store"), tmp_path / "kept"
+    shutil.copytree(root, kept)
+    with appender_at(root) as store:
+        put(store, [new_message(60, topic="Busy")])
+        if deletes:
+            store.delete_topics({"Idle"})
+        store.close()
+    assert not caplog.text
+    shutil.rmtree(root / "config")
+    for name in STATE:
+        (shutil.copytree if name == "config" else shutil.copy)(kept / name, root / name)
+    with appender_at(root) as store:
+        assert readable(store)[0][BUSY] == [*BODIES, new_message(60).body]
+        assert "older than its CommitLog" in caplog.text
+        assert store.next_offset(IDLE) == 1
+        store.close()
+    caplog.clear()
+    with appender_at(root):
+        assert not caplog.text
 
 
 def test_a_java_broker_that_went_on_is_believed(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from tieredstore.hot.log.files import (
 
 READ_FILES_MAX = 64
 """Maximum of cached descriptors for reads, besides those for writes."""
-_FILLER = ConsumeQueueUnit(0, FILLER_SIZE, 0).encode()
+FILLER = ConsumeQueueUnit(0, FILLER_SIZE, 0).encode()
 _unpack = ConsumeQueueUnit.LAYOUT.unpack
 
 
@@ -54,6 +54,8 @@ class QueueFiles:
         """First bytes of each queue's files, ascending and without a hole."""
         self.irregular: dict[QueueId, list[int]] = {}
         """Queues with a short or missing file, with their files below the last hole."""
+        self.filled: dict[QueueId, int] = {}
+        """Offset of each queue before which units may be fillers. Any other filler is damage."""
         self._open: OrderedDict[QueueId, tuple[int, int]] = OrderedDict()
         self._prefix = f"{directory}/"
         self._reads = ReadFiles(min(files_open_max, READ_FILES_MAX))
@@ -174,7 +176,21 @@ class QueueFiles:
                 self.bases[queue] = [base for base in bases if base >= first * UNIT_BYTES]
                 self.irregular.setdefault(queue, []).extend(set(bases) - set(self.bases[queue]))
         self._use(queue, first * UNIT_BYTES)  # there are no fillers before a file's first unit
-        self.write(queue, first, _FILLER * (offset - first))
+        self.fill(queue, first, offset)
+
+    def fill(self, queue: QueueId, offset: int, end: int) -> None:
+        """Write the units of `[offset, end)`, which have no message, as fillers.
+
+        Raises:
+            OSError: some may be written.
+        """
+        if offset < end:
+            self.write(queue, offset, FILLER * (end - offset))
+            self.filled[queue] = max(end, self.filled.get(queue, 0))
+
+    def is_lost(self, queue: QueueId, offset: int, unit: ConsumeQueueUnit) -> bool:
+        """Whether a unit of a message was replaced by a filler."""
+        return unit.is_filler and offset >= self.filled.get(queue, 0)
 
     def touch(self, queue: QueueId) -> None:
         """Include the directory entries of a queue's files in the next `sync`."""
@@ -371,6 +387,7 @@ class QueueFiles:
             with self._lock:
                 self.bases.pop(queue, None)
                 self.irregular.pop(queue, None)
+                self.filled.pop(queue, None)
                 self._dirty = {one for one in self._dirty if one[0] != queue}
                 for one in [one for one in self._identities if one[0] == queue]:
                     del self._identities[one]

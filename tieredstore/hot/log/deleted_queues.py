@@ -24,6 +24,8 @@ from tieredstore.hot.log.durable_ends import (
 from tieredstore.hot.log.files import replace_file
 
 LOGGER = logging.getLogger("tieredstore.hot")
+_NONE = '{"queues": []}'
+"""Document of no deleted queue, without a checksum."""
 
 
 class DeletedQueue(NamedTuple):
@@ -40,15 +42,19 @@ class DeletedQueue(NamedTuple):
 class DeletedQueues(Mapping[QueueId, DeletedQueue]):
     """File of the deleted queues, replaced as a whole. One thread at a time changes it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_expected: bool) -> None:
         """Read the file, or its copy if it is damaged. Empty if neither exists.
 
+        Args:
+            path: the file.
+            is_expected: whether it had entries, as `durableEnds` records.
+
         Raises:
-            Corrupt: both are damaged.
+            Corrupt: both are damaged, or missing although one is expected.
             OSError: one cannot be read.
         """
         self._path = path
-        self._queues, self.is_whole = _read(path)
+        self._queues, self.is_whole = _read(path, is_expected=is_expected)
         """`is_whole`: file and copy are sound, or neither exists. Else `replace` makes them so."""
 
     def __repr__(self) -> str:
@@ -106,11 +112,11 @@ def _encoded(queues: Mapping[QueueId, DeletedQueue]) -> bytes:
     return encode_checked({"queues": rows})
 
 
-def _read(path: Path) -> tuple[dict[QueueId, DeletedQueue], bool]:
+def _read(path: Path, *, is_expected: bool) -> tuple[dict[QueueId, DeletedQueue], bool]:
     """Return the queues, and whether file and copy are sound.
 
     Raises:
-        Corrupt: both are damaged.
+        Corrupt: both are damaged, or missing although one is expected.
     """
     copy = copy_of(path)
     raws = {one: one.read_bytes() for one in (path, copy) if is_there(one)}
@@ -122,7 +128,7 @@ def _read(path: Path) -> tuple[dict[QueueId, DeletedQueue], bool]:
         if one == copy:
             LOGGER.warning("%s is damaged or missing; its copy %s is used", path, copy)
         return found, raws.get(path) == raws.get(copy)
-    if not raws:
+    if not raws and not is_expected:
         return {}, True
     raw = raws.get(path, b"")
     try:
@@ -131,8 +137,9 @@ def _read(path: Path) -> tuple[dict[QueueId, DeletedQueue], bool]:
         return _parsed(json.loads(raw)), False  # of an older version
     except (ValueError, RecursionError) as error:
         raise Corrupt(
-            "the deleted queues cannot be read: the file is not as it was written. Without them"
-            " their messages would be back; restore the file from a backup",
+            "the deleted queues cannot be read: the file is not as it was written, or missing."
+            " Without them their messages would be back; restore it from a backup, or write"
+            f' {_NONE} into it, and remove "{copy.name}", to take them back',
             str(path),
         ) from error
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from struct import Struct
 from typing import Any, ClassVar, Self, cast
@@ -162,23 +162,26 @@ class DurableEnds:
     """Offset after the last durable message of each queue."""
     min_position: int = 0
     """First CommitLog position that is neither deleted nor being deleted."""
+    filled: Mapping[QueueId, int] | None = None
+    """Offset of each queue before which units may be fillers; None: an older version wrote none."""
+    has_deletions: bool = False
+    """Whether `config/deletedQueues.json` has entries."""
     number: int = 0
     """Number of earlier writes. The newer of two copies has the higher one."""
 
     def encode(self) -> bytes:
         """Encode the file."""
-        topics: dict[str, list[tuple[int, int]]] = {}
-        for (topic, queue_id), offset in self.next_offsets.items():
-            topics.setdefault(topic, []).append((queue_id, offset))
-        return encode_checked(
-            {
-                "format": FORMAT,
-                "number": self.number,
-                "position": self.position,
-                "minPosition": self.min_position,
-                "nextOffsets": topics,
-            }
-        )
+        document = {
+            "format": FORMAT,
+            "number": self.number,
+            "position": self.position,
+            "minPosition": self.min_position,
+            "nextOffsets": _by_topic(self.next_offsets),
+            "hasDeletions": self.has_deletions,
+        }
+        if self.filled is not None:
+            document["filled"] = _by_topic(self.filled)
+        return encode_checked(document)
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
@@ -190,11 +193,13 @@ class DurableEnds:
         document = decode_checked(raw)
         if document.get("format") != FORMAT:
             raise NotSound("this version does not know its format")
-        topics: dict[str, list[tuple[int, int]]] = document["nextOffsets"]
+        filled = document.get("filled")  # this and `hasDeletions` are newer than the format
         return cls(
             document["position"],
-            {QueueId(topic, n): end for topic, queues in topics.items() for n, end in queues},
+            _by_queue(document["nextOffsets"]),
             document["minPosition"],
+            None if filled is None else _by_queue(filled),
+            document.get("hasDeletions", False),
             document["number"],
         )
 
@@ -203,6 +208,17 @@ class DurableEnds:
         count = len(self.next_offsets)
         grown = position - self.position
         return grown > 0 and (count <= SMALL_QUEUES or grown >= count * QUEUE_BYTES * GROWTH)
+
+
+def _by_topic(offsets: Mapping[QueueId, int]) -> dict[str, list[tuple[int, int]]]:
+    topics: dict[str, list[tuple[int, int]]] = {}
+    for (topic, queue_id), offset in offsets.items():
+        topics.setdefault(topic, []).append((queue_id, offset))
+    return topics
+
+
+def _by_queue(topics: dict[str, list[tuple[int, int]]]) -> dict[QueueId, int]:
+    return {QueueId(topic, n): offset for topic, queues in topics.items() for n, offset in queues}
 
 
 class DurableEndsFile:
@@ -250,8 +266,7 @@ class DurableEndsFile:
         """
         path = self._copies[self._turn]
         is_new = not is_there(path)
-        numbered = DurableEnds(ends.position, ends.next_offsets, ends.min_position, self._number)
-        raw = numbered.encode()
+        raw = replace(ends, number=self._number).encode()
         fd = os.open(path, FLAGS | os.O_CREAT, 0o644)
         try:
             write_all(fd, 0, raw)

@@ -20,12 +20,12 @@ from container.record.layout import (
     TRANSACTION_ROLLBACK,
 )
 from container.record.message import StoredMessage
-from container.record.unit import FILLER_SIZE, UNIT_BYTES, ConsumeQueueUnit
+from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Corrupt
 from provider.names import is_there
 from tieredstore.hot.encoding import SCHEDULE_TOPIC, tag_code_of, unit_code
 from tieredstore.hot.log.commit_log import CommitLogWriter
-from tieredstore.hot.log.consume_queues import QueueFiles
+from tieredstore.hot.log.consume_queues import FILLER, QueueFiles
 from tieredstore.hot.log.deleted_queues import DeletedQueues
 from tieredstore.hot.log.files import CHUNK_BYTES, FLAGS, sync_directories, write_all
 
@@ -40,7 +40,6 @@ GAP_MAX = 100_000
 
 A larger one marks a damaged queue offset.
 """
-FILLER = ConsumeQueueUnit(0, FILLER_SIZE, 0).encode()
 _WITHOUT_UNIT = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 _MAGIC: Final = re.compile(
     b"|".join(re.escape((magic & 0xFFFFFFFF).to_bytes(4)) for magic in (MAGIC_V1, MAGIC_V2))
@@ -191,7 +190,7 @@ class Scan:
             unit = self.queues.unit_if_there(queue, offset)
             damage = self._damage_after(queue)
             self.filled.setdefault(queue, []).append(offset)
-            if unit.size > 0:
+            if unit.size > 0 and not self.queues.is_lost(queue, offset, unit):
                 units += unit.encode()
             else:
                 units += FILLER if damage is None else damage.unit()

@@ -11,9 +11,9 @@ R2  Above it the CommitLog ends before the first record that is not whole: magic
 R3  A queue's units are those of its records before that end, in order. Units that are missing or
     differ are rebuilt from the records. Units beyond the end are zeroed.
 R4  Records are scanned from the durable end on. If the files of a queue contradict `durableEnds` (a
-    hole, a missing or short file, a last unit that is not the record's), all records are scanned. A
-    next offset is never lower than in `durableEnds`. A Java broker's checkpoint is a time, which
-    covers all files but those from that time on.
+    hole, a missing or short file, a last unit that is not the record's or a filler that it does not
+    know), all records are scanned. A next offset is never lower than in `durableEnds`. A Java
+    broker's checkpoint is a time, which covers all files but those from that time on.
 R5  Records of a deleted queue below its position in `config/deletedQueues.json` are not messages.
     Files with units of them, left by a crash amid the deletion, are deleted.
 R6  Bytes scanned above the durable end are written again before they count as durable: after a
@@ -24,19 +24,20 @@ R7  Without a whole copy of `durableEnds` only a sound log is continued. It was 
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from container.names.queue_id import QueueId
+from container.names.rocketmq import INT64_MAX
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Corrupt
 from tieredstore.hot.encoding import SCHEDULE_TOPIC
 from tieredstore.hot.log.commit_log import PUT_BACK, REPAIR, CommitLogWriter
-from tieredstore.hot.log.consume_queues import QueueFiles
+from tieredstore.hot.log.consume_queues import FILLER, QueueFiles
 from tieredstore.hot.log.deleted_queues import DeletedQueues
 from tieredstore.hot.log.durable_ends import Checkpoint, DurableEnds
 from tieredstore.hot.log.record_scan import (
-    FILLER,
     Damage,
     OffsetsContradict,
     Scan,
@@ -140,6 +141,7 @@ def recover(
     if not fits(log, found):
         is_certain = not found.was_closed  # another program that ended cleanly left a sound log
         found = replace(found, durable=None)
+    know_fillers(queues, found)
     if not log.bases and (lost := _lost_end(queues, found, log.file_bytes)) > 0:
         return _after_lost_log(log, queues, found, lost)
     if found.durable_end > log.end:
@@ -160,7 +162,15 @@ def recover(
     log.sync_files(first, max(scan.end, first + 1))
     queues.sync()
     queues.settle()
+    _settle_fillers(queues, end.next_offsets)
     _report(end)
+    if found.was_closed and not found.checkpoint.is_foreign and -1 < found.durable_end < scan.end:
+        LOGGER.warning(
+            "the state of the hot log %s (durableEnds, checkpoint) is older than its CommitLog, as"
+            " from a copy: no message is missing, but topics that were deleted since may be back"
+            " with the messages that the CommitLog still has",
+            log.directory,
+        )
     if found.durable is not None and found.durable.min_position < log.min_position:
         LOGGER.warning(
             "the CommitLog lacks its files from position %d to %d (%s): their messages are gone"
@@ -170,6 +180,23 @@ def recover(
             log.directory,
         )
     return end
+
+
+def know_fillers(queues: QueueFiles, found: Directory) -> None:
+    """Set the fillers that queues may have. An older version does not record them: any may be."""
+    if found.durable is None or found.durable.filled is None:
+        queues.filled = dict.fromkeys(queues.bases, INT64_MAX)
+    else:
+        queues.filled = dict(found.durable.filled)
+
+
+def _settle_fillers(queues: QueueFiles, next_offsets: Mapping[QueueId, int]) -> None:
+    """Forget fillers that are not in the files any more, or that a later message must not be."""
+    queues.filled = {
+        queue: min(offset, next_offsets.get(queue, 0))
+        for queue, offset in queues.filled.items()
+        if min(offset, next_offsets.get(queue, 0)) > queues.first_offset(queue)
+    }
 
 
 def fits(log: CommitLogWriter, found: Directory) -> bool:
@@ -207,12 +234,14 @@ def _scanned(
         return _by_units(log, queues, found)
     start, known = found.durable.position, found.next_offsets()
     damages = _damages_of(log, queues, known, start)
-    has_extra = _has_extra_filler(queues, found, known)
+    has_extra = _has_extra_filler(queues, known, are_known=found.durable.filled is not None)
     if rescan or damages is None or has_extra or start < log.min_position:
         return _by_all_records(log, queues, found, known)
     for queue in queues.bases.keys() - known.keys():  # begun, without a message yet
         if begin := _next_offset(log, queues, queue, start):
             known[queue] = begin
+            if queues.unit(queue, begin - 1).is_filler:
+                queues.filled[queue] = begin
     try:
         scan = scan_log(log, Scan(start, queues, found.durable_end, found.deleted, known))
     except OffsetsContradict:
@@ -262,6 +291,8 @@ def _by_all_records(
             before[queue] = max(by_units, known.get(queue, 0))
             if before[queue] > by_units or queue in queues.irregular:
                 queues.begin(queue, before[queue])
+        first, _ = scan.units.get(queue, (before[queue], b""))
+        queues.filled[queue] = max(first, queues.filled.get(queue, 0))  # no record lies before it
     return _Found(start, before, scan)
 
 
@@ -355,15 +386,14 @@ def _damages_of(
     return sorted(damages, key=lambda one: one.position)
 
 
-def _has_extra_filler(queues: QueueFiles, found: Directory, known: dict[QueueId, int]) -> bool:
-    """Whether the fillers of a recreated queue reach beyond its first offset."""
-    if found.deleted is None:
-        return False
-    return any(
-        one.next_offset < known.get(queue, 0)
-        and queues.unit_if_there(queue, one.next_offset).is_filler
-        for queue, one in found.deleted.items()
-    )
+def _has_extra_filler(queues: QueueFiles, known: Mapping[QueueId, int], *, are_known: bool) -> bool:
+    """Whether the last unit of a queue is an unknown filler, or one follows the known ones."""
+    for queue, end in known.items():
+        filled = queues.filled.get(queue, 0) if are_known else end - 1
+        for offset in {filled, end - 1}:
+            if filled <= offset < end and queues.unit_if_there(queue, offset).is_filler:
+                return True
+    return False
 
 
 def _is_live(log: CommitLogWriter, queues: QueueFiles, queue: QueueId) -> bool:
@@ -525,7 +555,7 @@ def _bring_all(queues: QueueFiles, scan: Scan, next_offsets: dict[QueueId, int])
     for queue, (first, units) in scan.units.items():
         known = next_offsets.get(queue, 0)
         if first > known > 0:
-            queues.write(queue, known, FILLER * (first - known))
+            queues.fill(queue, known, first)
         elif first > known:
             queues.begin(queue, first)
         if queue.topic == SCHEDULE_TOPIC:
@@ -538,6 +568,10 @@ def _bring_all(queues: QueueFiles, scan: Scan, next_offsets: dict[QueueId, int])
             queues.write(queue, first, with_codes_of(units, there))
         else:
             queues.write(queue, first, units)
+        for offset in scan.filled.get(queue, ()):
+            at = (offset - first) * UNIT_BYTES
+            if bytes(units[at : at + UNIT_BYTES]) == FILLER:
+                queues.filled[queue] = max(offset + 1, queues.filled.get(queue, 0))
         queues.touch(queue)
         next_offsets[queue] = first + len(units) // UNIT_BYTES
 

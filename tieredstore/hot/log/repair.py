@@ -27,13 +27,12 @@ from provider.names import is_directory
 from provider.posix.files import posix_errors
 from tieredstore.hot.encoding import SCHEDULE_TOPIC, NewMessage, plan_append, prepare
 from tieredstore.hot.log.commit_log import CommitLogWriter
-from tieredstore.hot.log.consume_queues import QueueFiles
+from tieredstore.hot.log.consume_queues import FILLER, QueueFiles
 from tieredstore.hot.log.deleted_queues import DeletedQueues
 from tieredstore.hot.log.directory import StoreDirectory
 from tieredstore.hot.log.durable_ends import DurableEnds, DurableEndsFile
 from tieredstore.hot.log.files import sync_directories
 from tieredstore.hot.log.record_scan import (
-    FILLER,
     PLACEHOLDER_FLAG,
     PLACEHOLDER_TOPIC,
     Damage,
@@ -42,7 +41,7 @@ from tieredstore.hot.log.record_scan import (
     keep,
     scan_log,
 )
-from tieredstore.hot.log.recovery import Directory, fits, is_left, with_codes_of
+from tieredstore.hot.log.recovery import Directory, fits, is_left, know_fillers, with_codes_of
 from tieredstore.hot.log.topics import TopicsFile
 from tieredstore.hot.options import HotWriteOptions
 
@@ -89,8 +88,11 @@ class HotDamage:
     ends: DurableEnds | None = None
     """Watermarks to write, because both copies of `durableEnds` are lost; None: they are sound."""
 
+    filled: dict[QueueId, int] = field(default_factory=dict[QueueId, int])
+    """Offset of each queue before which fillers replace the units of lost messages."""
+
     def __bool__(self) -> bool:
-        return bool(self.places or self.units or self.ends)
+        return bool(self.places or self.units or self.ends or self.filled)
 
     @property
     def mended(self) -> list[WrongUnits]:
@@ -124,8 +126,10 @@ class HotRepair:
         """
         if not self._log.bases:  # lost as a whole: a start continues after it
             return HotDamage()
-        deleted = DeletedQueues(self._directory.deleted_queues)
-        found, is_lacking = self._found(deleted)
+        found, is_lacking = self._found()
+        deleted = found.deleted
+        assert deleted is not None, "`_found` reads it"
+        know_fillers(self._queues, found)
         known: Mapping[QueueId, int] = {}
         certain = -1
         if found.durable is not None and found.durable.position >= self._log.min_position:
@@ -150,19 +154,23 @@ class HotRepair:
             first, units = scan.units.get(queue, (least, b""))
             if queue in scan.units or not is_left(self._queues, queue, deleted):
                 ends[queue] = first + len(units) // UNIT_BYTES
+        if found.durable is None or found.durable.filled is None:
+            damage.filled.clear()  # it has no place for them
         if is_lacking and (found.is_lacking or damage or self._queues.irregular):
             damage.ends = DurableEnds(scan.end, ends, self._log.min_position)
         return damage
 
-    def _found(self, deleted: DeletedQueues) -> tuple[Directory, bool]:
+    def _found(self) -> tuple[Directory, bool]:
         """Return the state of the directory, and whether a start needs a sound log: R7."""
         directory = self._directory
         file = DurableEndsFile(directory.durable_ends)
+        durable = file.read()
+        is_expected = durable is not None and durable.has_deletions
         found = Directory(
             directory.was_closed,
             directory.checkpoint(),
-            file.read(),
-            deleted,
+            durable,
+            DeletedQueues(directory.deleted_queues, is_expected=is_expected),
             has_lost_ends=file.is_damaged,
         )
         if fits(self._log, found):
@@ -203,6 +211,9 @@ class HotRepair:
         ]
         if wrong.units:
             damage.units.append(wrong)
+        fillers = np.flatnonzero(is_filler[first - start :]) + first
+        if len(fillers) and fillers[-1] >= self._queues.filled.get(queue, 0):
+            damage.filled[queue] = int(fillers[-1]) + 1
 
     def _units_of(self, queue: QueueId) -> tuple[int, Units]:
         """Return the first offset of a queue's files, and all units that they have room for."""
@@ -234,12 +245,19 @@ class HotRepair:
         for place in damage.places:
             self._log.sync_files(place.damage.position, place.damage.end)
         sync_directories([self._directory.commit_log])
+        self._enter_fillers(damage)  # before they are written, so that a kill leaves none unknown
         for wrong in damage.units:
             for first, units in wrong.units:
                 self._write_units(wrong.queue, first, units)
         self._queues.sync()
         if damage.ends is not None:  # last: the files are what it says
             DurableEndsFile(self._directory.durable_ends).write_both(damage.ends)
+
+    def _enter_fillers(self, damage: HotDamage) -> None:
+        file = DurableEndsFile(self._directory.durable_ends)
+        durable = file.read()
+        if durable is not None and durable.filled is not None and damage.filled:
+            file.write_both(replace(durable, filled={**durable.filled, **damage.filled}))
 
     def _refuse_small(self, damage: Damage) -> None:
         is_last = damage.end == self._log.base_of(damage.position) + self._log.file_bytes
