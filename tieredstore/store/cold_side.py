@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from container.errors import BytesMissing
+from container.lookup.coverage import count, readable, without
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.names.tier_objects import EntryName
@@ -109,11 +110,12 @@ async def continue_at_tier(
     if not behind:
         return agreeing
     had = {queue: log.next_offset(queue) for queue in behind}
+    alone = [await _in_log_alone(log, tier, queue) for queue in sorted(behind)]
     async with feed.without({queue.topic for queue in behind}):
         continued = await log.continue_queues(behind, compared)
     if len(continued) < len(behind):
         raise Unavailable("messages were put while hot log and tier were compared", str(log.root))
-    LOGGER.warning("%s", _continued_sentence(log, had, behind))
+    LOGGER.warning("%s", _continued_sentence(log, had, behind, sum(alone)))
     return {queue: one for queue, one in agreeing.items() if queue not in behind}
 
 
@@ -167,8 +169,14 @@ def _is_below(tiered: Queue | None, hot: HotQueue) -> bool:
     return tiered is not None and hot.max_offset < tiered.next_offset
 
 
+async def _in_log_alone(log: HotLog, tier: TierView, queue: QueueId) -> int:
+    """Return the number of a queue's messages in the hot log that its tier expired or never had."""
+    record = tier.state.queues.get(queue)
+    return count(without([await log.bounds(queue)], readable(record) if record else ()))
+
+
 def _continued_sentence(
-    log: HotLog, had: Mapping[QueueId, int], behind: Mapping[QueueId, int]
+    log: HotLog, had: Mapping[QueueId, int], behind: Mapping[QueueId, int], alone: int
 ) -> str:
     named = [
         f"{queue} ended at offset {had[queue]} and continues at {behind[queue]}"
@@ -176,9 +184,15 @@ def _continued_sentence(
     ]
     more = len(behind) - len(named)
     rest = f", and {more} more queues" if more else ""
+    ending = "nothing is lost"
+    if alone:
+        ending = (
+            f"but not {alone} of this copy, which it expired or never took: they are not read any"
+            " more, and their records stay until the CommitLog expires"
+        )
     return (
         f"the hot log {log.root} ends below its tier, as an older copy or after a lost disk does: "
-        f"{'; '.join(named)}{rest}; the tier has the messages in between, nothing is lost"
+        f"{'; '.join(named)}{rest}; the tier has the messages in between, {ending}"
     )
 
 

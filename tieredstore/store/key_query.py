@@ -90,6 +90,21 @@ def _lacking(state: TierState, queue: QueueId, end: int) -> Sequence[Span]:
     return without([(0, end)], readable(record))
 
 
+async def in_tier_alone(inner: MessageStore, cold: ColdSide | None, topic: str) -> int:
+    """Return the number of messages of a topic below or above those of the hot log.
+
+    `cold`: the tier that has them. None: a tier that is not open may have any below the hot log's.
+    """
+    if cold is None:
+        return sum([await inner.min_offset(topic, one) for one in inner.queue_ids(topic)])
+    total = 0
+    for record in cold.tier.state.queues.of_topic(topic):
+        place = topic, record.id.queue_id
+        hot = await inner.min_offset(*place), await inner.max_offset(*place)
+        total += count(without(readable(record), [hot]))
+    return total
+
+
 _ALL: Sequence[Span] = ((0, 1 << 62),)
 
 
@@ -161,10 +176,7 @@ class JoinedQuery:
         """Scan all of the hot log, and count the messages that the tier alone has."""
         topic = self._query.topic
         await self._scan(dict.fromkeys(self._inner.queue_ids(topic), _ALL))
-        for record in self._cold.tier.state.queues.of_topic(topic):
-            place = topic, record.id.queue_id
-            hot = await self._inner.min_offset(*place), await self._inner.max_offset(*place)
-            self._unsearched += count(without(readable(record), [hot]))
+        self._unsearched += await in_tier_alone(self._inner, self._cold, topic)
 
     async def _scan(self, spans: Mapping[int, Sequence[Span]]) -> None:
         """Scan the hot log within `spans`, without offsets scanned before."""

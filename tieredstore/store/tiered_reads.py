@@ -16,7 +16,7 @@ from fetcher.result import FetchStatus
 from provider.errors import Closed, StoreError, Unavailable
 from tieredstore.metrics.reads import Caller, ReadMeter
 from tieredstore.store.cold_side import ColdSide
-from tieredstore.store.key_query import JoinedQuery, Untiered
+from tieredstore.store.key_query import JoinedQuery, Untiered, in_tier_alone
 from tieredstore.store.key_scan import query_by_scan
 from tieredstore.store.levels import ANSWERS_ELSEWHERE, JoinedQueue, Level, Source, Span, who_serves
 from tieredstore.store.protocol import GetMessageResult, MessageStore
@@ -345,7 +345,8 @@ class TieredReads:
     async def query(self, query: KeyQuery) -> QueryResult:
         """Return messages with a key in hot log and tier, each once.
 
-        If one side fails, the result is that of the other one, and incomplete.
+        If one side fails, the result is that of the other one, and incomplete. So is that of the
+        hot log alone (DISABLE, a tier that is away) if the tier may have more messages.
 
         Raises:
             StoreError: both sides fail.
@@ -355,11 +356,7 @@ class TieredReads:
         if not query.key or query.messages_max < 1:
             return QueryResult((), is_complete=True)
         if cold is None:
-            away = (self.away(),) if self.is_awaited else ()
-            found = await query_by_scan(self._inner, query)
-            return (
-                found._replace(is_complete=False, damage=(*found.damage, *away)) if away else found
-            )
+            return await self._by_hot_log(query)
         caller = Caller("query_message", query.topic)
 
         def find() -> Awaitable[QueryResult]:
@@ -368,6 +365,17 @@ class TieredReads:
             return self._meter.timed(caller, asked)
 
         return await JoinedQuery(self._inner, self._untiered, cold, query).answer(find)
+
+    async def _by_hot_log(self, query: KeyQuery) -> QueryResult:
+        found = await query_by_scan(self._inner, query)
+        if self._topics.excludes(query.topic):
+            return found
+        if self.is_awaited:
+            damage = (*found.damage, self.away())
+            return found._replace(is_complete=False, damage=damage)
+        alone = await in_tier_alone(self._inner, self.cold, query.topic)
+        is_complete = found.is_complete and not alone
+        return found._replace(is_complete=is_complete, unsearched=found.unsearched + alone)
 
     async def _served(  # noqa: PLR0917 - caller, request, and both sides
         self,

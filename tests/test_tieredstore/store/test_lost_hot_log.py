@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
+from container.options import TierOptions
+from container.steps.options import UpkeepOptions
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from tests.support.hot_store import SMALL, new_message
-from tests.support.tiered_world import TieredWorld
+from tests.support.tiered_world import FrozenClock, TieredWorld
+from tieredstore.hot.options import RetentionOptions
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
 
@@ -83,3 +86,35 @@ async def test_a_queue_that_continues_its_tier_has_the_bounds_of_it_before_its_f
             assert not await store.is_in_store(*queue, 3)
             if life:
                 assert (await store.put_message(new_message(0))).queue_offset == end
+
+
+async def test_a_copy_with_messages_that_the_tier_lacks_is_not_called_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tier has expired them, or it began later."""
+    clock, first = FrozenClock(), 0
+    upkeep = UpkeepOptions(expires=True, grace_s=0.0)
+    options = TierOptions(commit_log_bytes_max=2_000, consume_queue_bytes_max=400)
+    world = TieredWorld(
+        tmp_path / "store",
+        clock,
+        retention=RetentionOptions(),
+        tier_options=options,
+        upkeep=upkeep,
+    )
+    for start, end in ((0, 20), (20, 60)):
+        async with world.store() as store:
+            await store.put_messages([new_message(n, body_bytes=60) for n in range(start, end)])
+            await world.commit(store)
+            if start:
+                first = (await world.expire(store))[QueueId("Orders", 0)]
+        if not start:
+            shutil.copytree(world.root, tmp_path / "copy")
+            clock.ahead_ms += 80 * 3_600_000
+    assert 0 < first <= 20
+    shutil.rmtree(world.root)
+    shutil.copytree(tmp_path / "copy", world.root)
+    async with world.store() as store:
+        assert await store.min_offset("Orders", 0) == first
+    assert f"but not {first} of this copy" in caplog.text
+    assert "nothing is lost" not in caplog.text

@@ -399,6 +399,8 @@ async def query(world: World) -> None:
             found = [one.queue_offset for one in result.messages]
             if offset in world.sound:
                 assert found == [offset]
+                has_all = world.cold | world.unreadable_cold <= world.hot
+                assert has_all or world.is_tier_read or not result.is_complete
             else:
                 assert (found, result.is_complete) == ([], False)
 
@@ -457,3 +459,19 @@ async def test_no_verb_passes_over_a_message_that_one_side_has(
             except (AssertionError, StoreError) as error:
                 error.add_note(f"at level {level}")
                 raise
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_query_at_disable_does_not_claim_what_the_tier_alone_may_have(
+    tmp_path: Path, *, is_away: bool
+) -> None:
+    async with overlapping(tmp_path) as world:
+        tiered = world.tiered
+        assert world.cold - world.hot
+    tiered.tier_store.faults = OUTAGE if is_away else ()
+    for level in ("NOT_IN_DISK", "DISABLE"):
+        async with tiered.store(level) as store:
+            await store.set_level("DISABLE")
+            result = await store.query_message("Orders", f"key-{TIER_ALONE}")
+            assert (result.messages, result.is_complete) == ([], False)
+            assert result.unsearched == len(world.cold - world.hot) or store.awaited
