@@ -17,6 +17,7 @@ from random import Random
 from container.names.queue_id import QueueId
 from provider.errors import StoreError
 from tests.support.hot_store import appender_at, new_message, put, readable
+from tieredstore.hot.log.consume_queues import FILLER
 from tieredstore.hot.options import HotWriteOptions
 
 OPTIONS = HotWriteOptions(commit_log_bytes=8192, consume_queue_bytes=400, files_open_max=4)
@@ -87,6 +88,13 @@ def _filled(filler: Callable[[int, Random], bytes]) -> Callable[[bytearray, Rand
     return fill
 
 
+def _fillers(raw: bytearray, rng: Random) -> None:
+    """Write RocketMQ's fillers over whole units."""
+    at = _at(raw, rng) // len(FILLER) * len(FILLER)
+    count = min(rng.choice([1, 1, 5, 20]), (len(raw) - at) // len(FILLER))
+    raw[at : at + count * len(FILLER)] = FILLER * count
+
+
 def _inserted(raw: bytearray, rng: Random) -> None:
     at, size = _at(raw, rng), len(raw)
     raw[at:at] = rng.randbytes(rng.choice([1, 20, 100]))
@@ -138,6 +146,7 @@ MUTATIONS: dict[str, Mutation] = {
     "dup": _changed(_doubled),
     "swap": _changed(_swapped),
     "short": _changed(_short),
+    "fillers": _changed(_fillers),
     "empty": lambda path, _: os.truncate(path, 0),
     "lost": lambda path, _: path.unlink(),
     "other": _copied_over,

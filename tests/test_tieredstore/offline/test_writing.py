@@ -358,9 +358,23 @@ def test_a_store_that_is_in_use_is_refused_with_its_writer(config: Config) -> No
         check_store(config)
     with pytest.raises(InUse, match="writes the store"):
         run.append()
+    (config.store_dir / "lock").unlink()  # the writer has the CommitLog's directory, too
+    with pytest.raises(InUse, match="writes the store"):
+        check_store(config)
     writer.close()
     check_store(config)
     assert run.append() == 2
+
+
+def test_a_store_whose_commit_log_another_store_writes_is_refused(tmp_path: Path) -> None:
+    log, other = tmp_path / "log", tmp_path / "other"
+    settings = {"storePathRootDir": str(tmp_path / "store"), "storePathCommitLog": str(log)}
+    config = Config.load(settings=settings, environment={})
+    writer = StoreDirectory(other, log)
+    with pytest.raises(InUse, match="writes the store"):
+        check_store(config)
+    writer.close()
+    check_store(config)
 
 
 def test_a_failed_write_leaves_a_directory_in_which_a_store_may_begin(tmp_path: Path) -> None:

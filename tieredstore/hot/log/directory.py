@@ -108,12 +108,9 @@ class StoreDirectory:
         self._lock_fd = os.open(root / LOCK, FLAGS | os.O_CREAT, 0o644)
         try:
             lock_call(self._lock_fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
-            self._log_fd = os.open(self.commit_log, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(self._log_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:  # NFS has no such lock of a directory
-                if commit_log is not None or isinstance(error, BlockingIOError):
-                    raise
+            self._log_fd = _locked_directory(
+                self.commit_log, fcntl.LOCK_EX, must_lock=commit_log is not None
+            )
             write_all(self._lock_fd, 0, LOCK.encode())
         except BlockingIOError as error:
             self.close()
@@ -253,23 +250,51 @@ def _refuse_other_store(root: Path, commit_log: Path) -> None:
         )
 
 
-def refuse_if_written(root: Path) -> None:
-    """Refuse a store that a process writes now. Tests the lock without taking it.
+def _locked_directory(path: Path, kind: int, *, must_lock: bool) -> int:
+    """Return a descriptor of a directory that is locked, if the file system can.
+
+    Raises:
+        BlockingIOError: another process has the lock.
+        OSError: the directory cannot be opened, or not be locked although it must.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except OSError as error:  # NFS has no such lock of a directory
+        if must_lock or isinstance(error, BlockingIOError):
+            os.close(fd)
+            raise
+    return fd
+
+
+def refuse_if_written(root: Path, commit_log: Path | None = None) -> None:
+    """Refuse a store that a process writes now: see `StoreDirectory`.
+
+    Tests the lock of the file without taking it. Shares that of the directory for a moment.
 
     Raises:
         InUse: another process writes it, or this one.
-        OSError: the lock cannot be tested.
+        OSError: the locks cannot be tested.
     """
+    is_free = True
     try:
         fd = os.open(root / LOCK, FLAGS)
     except FileNotFoundError:
-        return
+        pass
+    else:
+        try:
+            raw = lock_call(fd, _F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
+        finally:
+            os.close(fd)
+        is_free = _FLOCK.unpack(raw)[0] == fcntl.F_UNLCK
     try:
-        raw = lock_call(fd, _F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
-    finally:
-        os.close(fd)
-    kind: int = _FLOCK.unpack(raw)[0]
-    if kind != fcntl.F_UNLCK:
+        path = commit_log or root / COMMIT_LOG
+        os.close(_locked_directory(path, fcntl.LOCK_SH, must_lock=False))
+    except FileNotFoundError:
+        pass
+    except BlockingIOError:
+        is_free = False
+    if not is_free:
         raise InUse(_in_use(root), str(root))
 
 

@@ -405,4 +405,5 @@ def check_store(config: Config) -> None:
                 f"path: {root} holds something else than a store: name a store directory, or a new "
                 f"one; a tier is written by its store (tieredStoreFilePath)"
             )
-        refuse_if_written(root)
+        where = config.hot_write.commit_log_path
+        refuse_if_written(root, Path(where) if where else None)
