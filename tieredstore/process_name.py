@@ -1,7 +1,8 @@
 """Names of processes that own a tier or write a store, and whether such a process still runs.
 
 An owner's name is one text, in the fence entry and in each sign of life:
-`host:17 since 2026-11-21T12:00:00Z;boot=<boot id>;pidns=<inode>;start=<ticks>;version=...;beat=30`.
+`host:17 since 2026-11-21T12:00:00Z;boot=<boot id>;pidns=<inode>;start=<ticks>;version=...` and
+`;beat=30;id=<hex>`.
 Programs before decision 0051 wrote it up to the first `;`, and print the whole as it is.
 """
 
@@ -120,14 +121,18 @@ def process_name(clock: Clock) -> str:
     return f"{socket.gethostname()}:{os.getpid()} since {moment_text(clock.now_ms())}"
 
 
-def owner_name(clock: Clock, *, beat_s: float) -> str:
-    """The name of this process as an owner that shows a sign of life each `beat_s` s. Blocks."""
+def owner_name(clock: Clock, *, beat_s: float, nonce: str = "") -> str:
+    """The name of this process as an owner that shows a sign of life each `beat_s` s. Blocks.
+
+    `nonce`: in hex, tells apart what one process owns.
+    """
     more = {
         "boot": _boot_id(),
         "pidns": _pid_namespace(),
         "start": _start_of("self"),
         "version": VERSION,
         "beat": f"{beat_s:g}",
+        "id": nonce,
     }
     return process_name(clock) + "".join(f";{key}={value}" for key, value in more.items() if value)
 

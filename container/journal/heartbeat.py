@@ -153,7 +153,7 @@ class OwnerWatch:
         """
         signs = await _signs(self._store)
         ours = [one for one in signs if one.epoch == self._epoch]
-        if SignName(self._epoch, None) in ours and await self._has_ended():
+        if SignName(self._epoch, None) in ours and await self.has_ended():
             return Seen.ENDED
         is_first = self._sequence < 0
         is_new = not self._known.issuperset(ours)
@@ -163,7 +163,12 @@ class OwnerWatch:
             return entry
         return Seen.ALIVE if is_new and not is_first else Seen.NOTHING
 
-    async def _has_ended(self) -> bool:
+    async def has_ended(self) -> bool:
+        """Whether the owner has left the sign of a clean end. One read.
+
+        Raises:
+            Denied, Unavailable: as the store.
+        """
         try:
             return await _owner_in(self._store, SignName(self._epoch, None)) == self._owner
         except NotFound:  # deleted by a newer owner, whose entry shows it

@@ -27,7 +27,7 @@ from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.patience import communicated
 from tieredstore.cli.main import cli
-from tieredstore.config.location import location_at
+from tieredstore.config.location import Location, location_at
 from tieredstore.process_name import (
     ProcessLife,
     ProcessName,
@@ -133,7 +133,7 @@ def test_a_repair_without_a_cut_takes_nothing(broker: FakeBroker) -> None:
     assert epochs(broker) == 2
 
 
-def takeover(where: Path, *, take_over: bool = False) -> Takeover:
+def takeover(where: Location, *, take_over: bool = False) -> Takeover:
     options, clock = JournalOptions(), ManualClock()
     return Takeover(where, MemoryStore(), options, clock=clock, take_over=take_over)
 
@@ -187,6 +187,7 @@ class Rival:
     """An owner elsewhere, and a start that meets it, on one clock."""
 
     stands_by: bool = False
+    takes_over: bool = False
     clock: ManualClock = field(default_factory=ManualClock)
     store: MemoryStore = field(default_factory=MemoryStore)
     heartbeat: Heartbeat | None = None
@@ -208,7 +209,7 @@ class Rival:
             self.store,
             JournalOptions(),
             clock=self.clock,
-            take_over=False,
+            take_over=self.takes_over,
             stands_by=self.stands_by,
         )
 
@@ -358,13 +359,72 @@ def test_a_killed_process_that_its_parent_has_not_reaped_is_gone() -> None:
 def test_an_owner_of_an_older_program_is_judged_by_what_it_wrote(tmp_path: Path) -> None:
     here, url = socket.gethostname(), location_at("memory://bucket/t")
     gone = f"{here}:{2**22} since 2026-11-22T11:42:11Z"
-    assert process_life(tmp_path, gone, 1) == ProcessLife.GONE, "its lock is not held"
-    assert process_life(url, gone, 1) == ProcessLife.GONE
-    assert (
-        process_life(url, f"{here}:{os.getppid()} since 2026-11-22T11:42:11Z", 1)
-        == ProcessLife.UNKNOWN
+    assert process_life(tmp_path, gone) == ProcessLife.GONE, "its lock is not held"
+    assert process_life(url, gone) == ProcessLife.GONE
+    parent = f"{here}:{os.getppid()} since 2026-11-22T11:42:11Z"
+    assert process_life(url, parent) == ProcessLife.UNKNOWN
+    assert process_life(url, "elsewhere:1 since 2026-11-22T11:42:11Z") == ProcessLife.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("memory://bucket/tier", "memory://bucket/tier/"),
+        ("memory://bucket/tier", "memory://alias/tier"),
+        ("tier", "link"),
+        ("tier", "tier/../tier"),
+    ],
+)
+async def test_a_living_owner_of_this_process_is_known_under_every_spelling_of_its_place(
+    first: str, second: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tier").mkdir()
+    (tmp_path / "link").symlink_to("tier")
+    one, other = (
+        takeover(location_at(place if "://" in place else str(tmp_path / place)))
+        for place in (first, second)
     )
-    assert process_life(url, "elsewhere:1 since 2026-11-22T11:42:11Z", 1) == ProcessLife.UNKNOWN
+    name = await asyncio.to_thread(lambda: owner_name(ManualClock(), beat_s=30.0, nonce="07"))
+    await one.permit(Broker("C", "b"))
+    one.own(name)
+    (tmp_path / "tier" / "@lock").unlink(missing_ok=True)  # else that tells it
+    living = Broker("C", "b", 1, name)
+    assert await asyncio.to_thread(process_life, location_at(second), name) == ProcessLife.LIVES
+    if "://" in second:
+        assert isinstance(await raised(other.permit(living)), Owned)
+    one.close()
+    assert await raised(other.permit(living)) is None
+    other.close()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_takeover_after_a_clean_end_is_not_forced(*, ends: bool) -> None:
+    rival = Rival(takes_over=True)
+    journal = await rival.begin()
+    assert rival.heartbeat is not None
+    await journal.close()
+    if ends:
+        await rival.heartbeat.end()
+    start = rival.start()
+    for _ in range(3):
+        await start.permit(journal.state.broker)
+        assert start.is_forced is not ends
+    assert rival.clock.monotonic_s() == 0.0
+
+
+@pytest.mark.process
+async def test_a_takeover_after_a_clean_end_is_not_of_a_living_owner(living: str) -> None:
+    rival = Rival(takes_over=True)
+    journal = await rival.begin(living)
+    assert rival.heartbeat is not None
+    start = rival.start()
+    await start.permit(journal.state.broker)
+    assert (start.is_forced, start.earlier_lives) == (True, True)
+    await journal.close()
+    await rival.heartbeat.end()
+    again = rival.start()
+    await again.permit(journal.state.broker)
+    assert (again.is_forced, again.earlier_lives) == (False, False)
 
 
 async def raised(work: Coroutine[None, None, None]) -> Exception | None:

@@ -64,6 +64,8 @@ from tieredstore.session.takeover import Takeover, name_successor
 
 LOGGER = logging.getLogger("tieredstore.owner")
 ResultT = TypeVar("ResultT")
+NONCE_BYTES: Final = 8
+"""Of an owner's name."""
 PAUSE_S_MIN: Final = 0.5
 PAUSE_S_MAX: Final = 10.0
 PASSING: Final = (Unauthorized, Unavailable)
@@ -187,7 +189,9 @@ async def open_owner(
     takeover = Takeover(
         directory, store, journal, clock=clock, take_over=take_over, stands_by=start.stands_by
     )
-    owner = await asyncio.to_thread(owner_name, clock, beat_s=journal.heartbeat_s)
+    owner = await asyncio.to_thread(
+        owner_name, clock, beat_s=journal.heartbeat_s, nonce=rng.randbytes(NONCE_BYTES).hex()
+    )
 
     async def permit(broker: Broker) -> None:
         if memory is not None:
@@ -203,7 +207,7 @@ async def open_owner(
 
     try:
         tier = await when_usable(own, clock=clock, start_s=config.start_s, on_wait=on_wait)
-        takeover.own(tier.journal.epoch)
+        takeover.own(owner)
         _log_start(takeover)
         if registry is not None:
             Gauge("tieredstore_took_over", TOOK_OVER, registry=registry).set(takeover.is_forced)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -34,8 +35,11 @@ from tieredstore.session.places import directory_of, storage_at
 LOGGER = logging.getLogger("tieredstore.owner")
 PROCESS_LOOK_S = 1.0
 """Seconds between two polls of an owner's process on this host."""
-_OWNED_HERE: set[tuple[str, int]] = set()
-"""Place and epoch of the tiers that this process owns."""
+_OWNED_HERE: set[str] = set()
+"""Names of owners, each with its nonce, as which this process owns tiers.
+
+A place may be spelled in many ways; the journal and the signs have one text.
+"""
 EARLY_S_MAX = 5.0
 """Seconds for the storage to return the owner before a start reports that it waits."""
 NAMING_S_MAX = 5.0
@@ -71,7 +75,8 @@ class Takeover:
         self._take_over = take_over
         self._stands_by = stands_by
         self._watch: tuple[int, OwnerWatch] | None = None
-        self._owned: tuple[str, int] | None = None
+        self._has_ended = False
+        self._owned = ""
         self.earlier = Broker("", "")
         """The previous owner of the tier; epoch 0 if it had none."""
         self.earlier_lives = False
@@ -98,21 +103,22 @@ class Takeover:
         if broker.epoch:
             evidence = await asyncio.to_thread(self._evidence, broker)
             self.earlier_lives = evidence == ProcessLife.LIVES
-            self.is_forced = self._take_over and evidence != ProcessLife.GONE
             if not self._take_over:
                 await self._refuse_living(broker, evidence)
+            elif evidence != ProcessLife.GONE:
+                self.is_forced = not await self._is_known_ended(broker)
+                self.earlier_lives &= self.is_forced
         if self._lock is not None:
             await self._blocking(partial(self._lock.hold, broker.epoch + 1))
 
-    def own(self, epoch: int) -> None:
-        """Note that this process owns the tier now."""
-        self._owned = (str(self._where), epoch)
-        _OWNED_HERE.add(self._owned)
+    def own(self, owner: str) -> None:
+        """Note that this process owns a tier as `owner` now."""
+        self._owned = owner
+        _OWNED_HERE.add(owner)
 
     def close(self) -> None:
         """Let the lock go. Idempotent."""
-        if self._owned is not None:
-            _OWNED_HERE.discard(self._owned)
+        _OWNED_HERE.discard(self._owned)
         if self._lock is not None:
             self._lock.close()
 
@@ -122,7 +128,7 @@ class Takeover:
             with posix_errors(LOCK_NAME):
                 if self._lock.is_held(broker.epoch):
                     return ProcessLife.LIVES
-        life = process_life(self._where, broker.owner, broker.epoch)
+        life = process_life(self._where, broker.owner)
         if self._lock is not None and life == ProcessLife.LIVES:
             return ProcessLife.UNKNOWN  # it closed the tier, or the lock was removed: signs tell
         return life
@@ -135,16 +141,26 @@ class Takeover:
         """
         if evidence == ProcessLife.GONE:
             return
-        if self._watch is None or self._watch[0] != broker.epoch:
-            watch = OwnerWatch(self._store, broker.epoch, broker.owner)
-            self._watch = broker.epoch, watch
-        seen = await self._watch[1].look()
+        watch = self._watch_of(broker)
+        seen = await watch.look()
         if seen in {Seen.ENDED, Seen.REPLACED}:
             self.earlier_lives = False  # a program that closed the tier may run on
             return
         if (evidence == ProcessLife.LIVES or seen == Seen.ALIVE) and not self._stands_by:
             raise owned_error(broker, self._where)
-        await self._wait_for_lease(broker, self._watch[1])
+        await self._wait_for_lease(broker, watch)
+
+    def _watch_of(self, broker: Broker) -> OwnerWatch:
+        if self._watch is None or self._watch[0] != broker.epoch:
+            self._watch = broker.epoch, OwnerWatch(self._store, broker.epoch, broker.owner)
+        return self._watch[1]
+
+    async def _is_known_ended(self, broker: Broker) -> bool:
+        """Whether the owner left the sign of a clean end. One read for each owner that is met."""
+        if self._watch is None or self._watch[0] != broker.epoch:
+            with suppress(StoreError):
+                self._has_ended = await self._watch_of(broker).has_ended()
+        return self._has_ended
 
     async def _wait_for_lease(self, broker: Broker, watch: OwnerWatch) -> None:
         said = ProcessName.parse(broker.owner)
@@ -203,8 +219,8 @@ class Takeover:
             return await asyncio.to_thread(work)
 
 
-def process_life(where: Location, owner: str, epoch: int) -> ProcessLife:
-    """Whether the process that owned `epoch` runs and still has the tier. Blocks a little.
+def process_life(where: Location, owner: str) -> ProcessLife:
+    """Whether the process that owned a tier runs and still has the tier. Blocks a little.
 
     A process that runs may have closed the tier; of this one that is known.
     """
@@ -213,7 +229,7 @@ def process_life(where: Location, owner: str, epoch: int) -> ProcessLife:
         return ProcessLife.GONE
     if said.is_detailed:
         if said.is_ours:
-            return ProcessLife.LIVES if (str(where), epoch) in _OWNED_HERE else ProcessLife.GONE
+            return ProcessLife.LIVES if owner in _OWNED_HERE else ProcessLife.GONE
         return said.life()
     # A program before decision 0051: it shows no signs, and holds the lock of a directory.
     if isinstance(where, Path) or (is_of_this_host(owner) and not _runs(said.pid)):
@@ -273,7 +289,7 @@ async def living_owner(
         if sign is None or sign[0].number is None:
             return None
         (epoch, _), owner = sign
-        life = await asyncio.to_thread(process_life, where, owner, epoch)
+        life = await asyncio.to_thread(process_life, where, owner)
         return Broker("", "", epoch, owner) if life == ProcessLife.LIVES else None
     lock = OwnerLock(str(where / LOCK_NAME))
     if not await asyncio.to_thread(lock.is_held):

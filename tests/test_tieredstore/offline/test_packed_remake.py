@@ -144,10 +144,11 @@ def test_an_owner_that_lives_is_told(tier: PackedTier) -> None:
     tier.put(without_metadata(tier))
     left = tier.objects
     where, clock = directory_of(tier.config), SystemClock()
-    sign = {str(SignName(3, 1)): owner_name(clock, beat_s=30.0).encode()}
+    name = owner_name(clock, beat_s=30.0, nonce="07")
+    sign = {str(SignName(3, 1)): name.encode()}
     tier.put(left | sign)
     owner = Takeover(where, tier.store, JournalOptions(), clock=clock, take_over=False)
-    owner.own(3)
+    owner.own(name)
     with pytest.raises(Owned, match="owns the tier and lives"):
         remake(tier.config, OneProcess())
     owner.close()
