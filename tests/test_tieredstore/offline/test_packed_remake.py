@@ -15,6 +15,7 @@ from container.journal.options import JournalOptions
 from container.names.queue_id import SegmentType
 from container.names.rocketmq import index_name
 from container.names.tier_objects import INDEX_PREFIX, IndexBase, SignName
+from container.record.layout import layout_of
 from container.record.unit import UNIT_BYTES
 from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
@@ -225,11 +226,12 @@ async def test_what_a_pass_made_that_was_gone_over_again_gets_tombstones(tier: P
     assert await tier.read(unknown) == set()
 
 
-async def test_a_damaged_record_costs_that_one_message(tier: PackedTier) -> None:
+@pytest.mark.parametrize("place", [6, layout_of(0).body + 1], ids=["magic", "body"])
+async def test_a_damaged_record_costs_that_one_message(tier: PackedTier, place: int) -> None:
     log = (await tier.extents(SegmentType.COMMIT_LOG))[0]
     objects = without_metadata(tier)
     raw = bytearray(objects[log.object_name])
-    raw[log.object_offset + 6] ^= 8
+    raw[log.object_offset + place] ^= 8
     tier.put({**objects, log.object_name: bytes(raw)})
     report = await in_thread(lambda: remake(tier.config, OneProcess()))
     wanted = len(expected(ROCKETMQ_533, "messages"))

@@ -22,6 +22,8 @@ from container.names.tier_objects import (
 )
 from container.queue.positions import log_position, object_ends
 from container.queue.time_index import Boundary, TimeRules
+from container.record.layout import layout_of
+from container.record.verification import walk_records
 from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
 from provider.posix.store import PosixStore
@@ -44,7 +46,7 @@ from tieredstore.offline.jobs.rebuild_metadata import remake
 from tieredstore.offline.jobs.report import RebuildReport
 
 QUEUE = QueueId("G_Big", 0)
-"""Its log has four files."""
+"""Its log has three files, of 32, 2 and 2 records."""
 
 
 @pytest.fixture
@@ -70,6 +72,34 @@ def flip(logs: list[Path]) -> None:
     raw = bytearray(logs[0].read_bytes())
     raw[int.from_bytes(raw[:4], "big") + 6] ^= 8
     logs[0].write_bytes(raw)
+
+
+def flip_in_body(log: Path, number: int) -> None:
+    """Damage the body of a record alone; negative numbers count from the end."""
+    raw = bytearray(log.read_bytes())
+    starts = walk_records(raw).starts.tolist()
+    raw[starts[number] + layout_of(0).body + 1] ^= 1
+    log.write_bytes(raw)
+
+
+def flip_bodies(logs: list[Path]) -> None:
+    for number in (5, 6, 20):
+        flip_in_body(logs[0], number)
+
+
+def flip_the_bodies_of_a_joint(logs: list[Path]) -> None:
+    flip_in_body(logs[0], -1)
+    flip_in_body(logs[1], 0)
+
+
+def flip_the_first_and_the_last_body(logs: list[Path]) -> None:
+    flip_in_body(logs[0], 0)
+    flip_in_body(logs[-1], -1)
+
+
+def flip_all_bodies_of_a_file(logs: list[Path]) -> None:
+    for number in range(len(walk_records(logs[2].read_bytes()).starts)):
+        flip_in_body(logs[2], number)
 
 
 def begin_with_zeros(logs: list[Path]) -> None:
@@ -117,7 +147,8 @@ def zero_a_file(logs: list[Path]) -> None:
 DAMAGES: list[Callable[[list[Path]], None]] = [
     flip, begin_with_zeros, cut, empty, remove,
     replace_by_another, end_with_another, zero_the_joint, zero_the_end,
-    zero_a_file,
+    zero_a_file, flip_bodies, flip_the_bodies_of_a_joint,
+    flip_the_first_and_the_last_body, flip_all_bodies_of_a_file,
 ]  # fmt: skip
 
 

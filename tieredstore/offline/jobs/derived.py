@@ -238,20 +238,22 @@ class LogExtents:
         self._open: _Open | None = None
 
     def add(self, found: FoundRecords, offsets: NDArray[np.int64]) -> None:
-        """Sum and cut the records of one chunk, which follow one another."""
-        low, high = int(found.positions[0]), int(found.positions[-1])
-        first, last = bisect_right(self._edges, low), bisect_right(self._edges, high)
-        if first == last:
+        """Sum and cut the records of one chunk, in order; there may be others between them."""
+        positions = found.positions
+        low, high = int(positions[0]), int(positions[-1])
+        inner = self._edges[bisect_right(self._edges, low) : bisect_right(self._edges, high)]
+        begins = {0, *np.searchsorted(positions, inner).tolist()}
+        begins.update(
+            (1 + np.flatnonzero((positions + found.sizes)[:-1] != positions[1:])).tolist()
+        )
+        if len(begins) == 1:
             self._add(found, offsets)
             return
-        edges = np.array([low, *self._edges[first:last], high + 1], np.int64)
-        for begin, end in pairwise(edges.tolist()):
-            rows = (found.positions >= begin) & (found.positions < end)
-            if rows.any():
-                self._add(found.taken(rows), offsets[rows])
+        for begin, end in pairwise([*sorted(begins), len(offsets)]):
+            self._add(found.taken(slice(begin, end)), offsets[begin:end])
 
     def _add(self, found: FoundRecords, offsets: NDArray[np.int64]) -> None:
-        """As `add`, of records that lie in one piece."""
+        """As `add`, of records that lie in one piece and follow one another."""
         begin = int(found.positions[0])
         ends = found.positions + found.sizes
         if self._open is not None and (self._open.end != begin or self._is_edge(begin)):

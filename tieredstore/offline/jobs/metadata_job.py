@@ -277,7 +277,7 @@ class RemakeJob:
                 continue
             parts, record = one
             findings += gaps_told(str(queue), parts.said)
-            messages += sum(one["records"] for one in parts.said)
+            messages += sum(behind - first for first, behind in runs_of(parts.said))
             operations.append(PutQueue(record))
             for name, unit in parts.units.items():
                 placed.append((name, f"{UNITS}{name}"))

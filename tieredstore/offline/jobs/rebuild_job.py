@@ -339,6 +339,7 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
             report=report,
             on_gap=lambda _: None,
             on_expired=lambda _: None,
+            verify_bodies=extents is not None,  # whose checksums are published
             keeps_missing=True,
         )
         for found in scan:
