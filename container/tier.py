@@ -103,8 +103,7 @@ class Tier(TierView):
             Corrupt: the journal is damaged. The position names the entry.
             Unavailable: retry later.
         """
-        storage_ms = await probe(store, rng=rng)
-        shift_ms = None if storage_ms is None else storage_ms - 1000 * clock.monotonic_s()
+        shift_ms = await probe(store, rng=rng, clock=clock)
         await segments.prepare()
         journal = await Journal.take_ownership(
             store,

@@ -6,6 +6,7 @@ from contextlib import suppress
 from random import Random
 from typing import Final
 
+from provider.clock import Clock, SystemClock
 from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange
@@ -27,7 +28,9 @@ class _Broken(Denied):
     """Verdict on a storage that seems to break a promise."""
 
 
-async def probe(store: ObjectStore, *, rng: Random, prefix: str = PROBE_PREFIX) -> int | None:
+async def probe(
+    store: ObjectStore, *, rng: Random, clock: Clock | None = None, prefix: str = PROBE_PREFIX
+) -> float | None:
     """Test on temporary names that the storage keeps the promises that ownership relies on.
 
     Costs fifteen requests, and fifteen for each further attempt if a promise seems broken: another
@@ -35,8 +38,9 @@ async def probe(store: ObjectStore, *, rng: Random, prefix: str = PROBE_PREFIX) 
     few small objects under `prefix`, which readers ignore and an owner's upkeep deletes.
 
     Returns:
-        The storage's own time, Unix ms: the modification time of the last created object. None if
-        the storage does not report it.
+        The storage's own time, Unix ms, minus that of `clock.monotonic_s`, by the modification time
+        of the last created object. A slow create leaves this open: it is as near to the wall time
+        as the create allows. None if the storage does not report its time.
 
     Raises:
         Denied: the storage refuses access, or breaks a promise: do not write to it.
@@ -44,21 +48,24 @@ async def probe(store: ObjectStore, *, rng: Random, prefix: str = PROBE_PREFIX) 
     """
     for left in reversed(range(TRIES)):
         try:
-            return await _probe_once(store, rng, prefix)
+            return await _probe_once(store, rng, clock or SystemClock(), prefix)
         except (_Broken, NotFound):
             if not left:
                 raise
     raise AssertionError("the last try returns or raises")
 
 
-async def _probe_once(store: ObjectStore, rng: Random, prefix: str) -> int | None:
+async def _probe_once(store: ObjectStore, rng: Random, clock: Clock, prefix: str) -> float | None:
     await _prove_deletion(store, f"{prefix}{DELETABLE}")
     names = [f"{prefix}{rng.getrandbits(128):032x}" for _ in range(ROUNDS)]
     try:
         for name in names[:-1]:
             await _prove_create(store, name)
+        begun_s = clock.monotonic_s()
         body = await _prove_create(store, names[-1])
-        now_ms = await _prove_reads(store, prefix, names, body)
+        ended_s = clock.monotonic_s()
+        wall_ms = clock.now_ms() - 1000 * ended_s
+        written_ms = await _prove_reads(store, prefix, names, body)
     except (Denied, NotFound):
         with suppress(Denied, Unavailable):  # the verdict on the storage counts
             await store.delete(names)
@@ -66,7 +73,9 @@ async def _probe_once(store: ObjectStore, rng: Random, prefix: str) -> int | Non
     await store.delete(names)
     if not {entry.name for entry in await store.list(prefix)}.isdisjoint(names):
         raise _Broken("the storage lists what was just deleted: use another one", names[0])
-    return now_ms
+    if written_ms is None:
+        return None
+    return min(max(wall_ms, written_ms - 1000 * ended_s), written_ms - 1000 * begun_s)
 
 
 async def _prove_deletion(store: ObjectStore, name: str) -> None:

@@ -8,9 +8,13 @@ import pytest
 
 from provider.errors import Closed, Denied
 from provider.stores.verified import PROBE_PREFIX, probe
+from provider.testing.manual_clock import ManualClock
 from provider.testing.memory import MemoryStore
 
 REQUESTS = 15
+LAST_CREATE = (8, 9, 10)
+"""Numbers of the requests that create the last object, of which one is refused, and read it."""
+SLOW_S = 400.0
 
 
 class Swept(MemoryStore):
@@ -68,7 +72,52 @@ class Dated(MemoryStore):
 async def test_a_time_that_the_storage_does_not_tell_is_not_believed(
     told: str, wanted: int | None
 ) -> None:
-    assert await probe(Dated(told), rng=Random(1)) == wanted
+    clock = ManualClock()
+    await clock.advance(7.0)
+    shift_ms = None if wanted is None else wanted - 7_000
+    assert await probe(Dated(told), rng=Random(1), clock=clock) == shift_ms
+
+
+class Slow(Swept):
+    """One request takes long; the storage has a clock of its own."""
+
+    def __init__(self, clock: ManualClock, number: int, *, ahead_ms: int, is_late: bool) -> None:
+        """`is_late`: an object is written at the end of its request, not at its beginning."""
+        super().__init__()
+        self.clock, self.number = clock, number
+        self.ahead_ms, self.is_late = ahead_ms, is_late
+        self.written: dict[str, int] = {}
+
+    async def _request(self) -> None:
+        if self.requests == self.number:
+            await self.clock.advance(SLOW_S)
+        self.requests += 1
+
+    async def create(self, name, buffers) -> None:
+        begun_ms = self.clock.now_ms()
+        await super().create(name, buffers)
+        self.written[name] = self.ahead_ms + (self.clock.now_ms() if self.is_late else begun_ms)
+
+    async def list(self, prefix, *, after=""):
+        found = await super().list(prefix, after=after)
+        return [replace(one, modified=self.written[one.name] / 1000) for one in found]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("ahead_ms", [0, 86_400_000, -86_400_000])
+@pytest.mark.parametrize("number", range(REQUESTS))
+async def test_a_slow_request_is_no_difference_between_two_clocks(
+    number: int, ahead_ms: int, *, is_late: bool
+) -> None:
+    clock = ManualClock()
+    shift_ms = await probe(
+        Slow(clock, number, ahead_ms=ahead_ms, is_late=is_late), rng=Random(1), clock=clock
+    )
+    assert shift_ms is not None
+    error_ms = shift_ms - (clock.now_ms() - 1000 * clock.monotonic_s() + ahead_ms)
+    assert abs(error_ms) <= (1000 * SLOW_S if ahead_ms else 0)
+    if number not in LAST_CREATE:
+        assert error_ms == 0
 
 
 @pytest.mark.parametrize("moment", range(REQUESTS))
