@@ -105,8 +105,8 @@ FRAME_FIELDS = (
     ("encoding", "H", "how the payload is written: 0, JSON in UTF-8; 1 to 3, with what is new"),
     ("epoch", "Q", "epoch of the owner that wrote the object, from 1"),
     ("sequence", "Q", "entry: its number; the others: the last entry that the writer had applied"),
-    ("nonce", "16s", "random; tells the writer's own object from another's (lost replies)"),
-    ("payload_length", "I", "bytes of payload; of version 1, the object ends behind it"),
+    ("nonce", "16s", "random; identifies the writer's own object after a lost reply"),
+    ("payload_length", "I", "bytes of payload; of version 1, the object ends after it"),
     ("crc32c", "I", "CRC-32C of the 44 bytes before it, continued over the payload"),
 )
 """Fields of the header, as rows for FORMAT.md: name, struct code, meaning."""

@@ -154,15 +154,15 @@ def _record_rest() -> FormatTable:
         row("prepared transaction offset", "8", [one.tail + 4 for one in four]),
         row("body length", "4", [one.body_length for one in four]),
         row("body", "n", [one.body for one in four]),
-        ("topic length, signed", "v1: 1, v2: 2", *["behind the body"] * 4),
-        ("topic, UTF-8", "t", *["behind its length"] * 4),
-        ("properties length, signed", "2", *["behind the topic"] * 4),
+        ("topic length, signed", "v1: 1, v2: 2", *["after the body"] * 4),
+        ("topic, UTF-8", "t", *["after its length"] * 4),
+        ("properties length, signed", "2", *["after the topic"] * 4),
         ("properties", "p", *["to the end"] * 4),
         row("shortest record, v1", "", [one.overhead(layout.MAGIC_V1) for one in four]),
         row("shortest record, v2", "", [one.overhead(layout.MAGIC_V2) for one in four]),
     )
     columns = ("field", "bytes", "IPv4, IPv4", "born IPv6", "store IPv6", "both IPv6")
-    return FormatTable("record behind the head", columns, rows)
+    return FormatTable("record after the head", columns, rows)
 
 
 def _sys_flag() -> FormatTable:
