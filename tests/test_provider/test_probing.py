@@ -89,9 +89,9 @@ class Slow(Swept):
         self.written: dict[str, int] = {}
 
     async def _request(self) -> None:
-        if self.requests == self.number:
-            await self.clock.advance(SLOW_S)
         self.requests += 1
+        if self.requests == self.number + 1:
+            await self.clock.advance(SLOW_S)
 
     async def create(self, name, buffers) -> None:
         begun_ms = self.clock.now_ms()
