@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from provider.object.opening import open_object_store
 from provider.object.store import FsspecStore
 from provider.ranges import ByteRange
 from provider.s3 import file_system
-from provider.s3.client import Clients
+from provider.s3.client import Clients, ListingFailed, parsed
 from tests.support.odd_s3 import OddS3, Refusal
 
 Call = Callable[[FsspecStore], Awaitable[object]]
@@ -372,3 +373,41 @@ async def test_concurrent_first_calls_share_the_clients_of_a_bucket(
             for _ in range(20):
                 group.create_task(store.size("@parts/a"))
     assert len(made) == 1
+
+
+AWS = (
+    "<Contents><Key>{}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+    "<ETag>&quot;{}&quot;</ETag><ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm>"
+    "<ChecksumType>FULL_OBJECT</ChecksumType><Size>{}</Size>"
+    "<StorageClass>STANDARD</StorageClass></Contents>"
+)
+GO = AWS.replace("&quot;", "&#34;").replace("<Storage", "<Owner><ID>1</ID></Owner><Storage")
+ODD = "<Contents>\n<Size>{2}</Size> <Key>{0}</Key><ETag>&#34;{1}&#34;</ETag></Contents>"
+PAGE = (
+    '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult'
+    ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>true</IsTruncated>{}'
+    "<CommonPrefixes><Prefix>d/</Prefix></CommonPrefixes>"
+    "<NextContinuationToken>next</NextContinuationToken></ListBucketResult>"
+)
+KEYS = ["a", "日志", "a&amp;b", "a&#x1;b", "&#38;quot;", "a\x01b", ""]
+
+
+@pytest.mark.parametrize("forms", [[AWS], [GO], [ODD], [AWS, ODD], [AWS, GO], []])
+@pytest.mark.parametrize("keys", [KEYS[:2], *([key, "z"] for key in KEYS)])
+def test_objects_of_any_form_are_those_of_the_parser(forms: list[str], keys: list[str]) -> None:
+    """Objects in AWS's form are taken without it."""
+    numbered = enumerate(zip(cycle(forms), keys, strict=False)) if forms else ()
+    objects = [form.format(key, n, 7 * n) for n, (form, key) in numbered]
+    page = parsed(PAGE.format("".join(objects)).encode())
+    slow = parsed(
+        PAGE.format("<!-- -->".join(["", *objects])).replace("><Size", "> <Size").encode()
+    )
+    assert page == slow
+    assert [one.size for one in page.objects] == [7 * n for n in range(len(objects))]
+    assert (page.prefixes, page.next_token) == (["d/"], "next")
+
+
+@pytest.mark.parametrize("body", [b"<Error/>", b"\xff", PAGE.format(AWS)[:-9].encode()])
+def test_what_is_no_listing_is_refused(body: bytes) -> None:
+    with pytest.raises(ListingFailed):
+        parsed(body)
