@@ -210,7 +210,7 @@ def test_the_store_of_another_broker_is_told_from_one_that_gave_offsets_again(
     assert "this is not the log that was tiered, or its topic was made again unseen" in said
     assert "until the right store and tier are named, or until" in said
     said = place.said("repair", "--cut-to-hot", "--store", other.directory, "--yes", status=1)
-    assert "let the broker's log be mended or found" in said
+    assert "restore the broker's log" in said
 
 
 @pytest.mark.leaves_findings("journal", "entry-damaged", "unpublished", why="an entry is damaged")

@@ -103,7 +103,7 @@ def test_reading_names_the_file_and_what_to_do(
     said = invoke(broker, "read", "A", "1", "--offset", "30", status=1).stderr
     assert said.startswith("tieredstore: published bytes are missing: ")
     assert f"A/1/{kind}/{path.name}" in said
-    assert said.endswith("bring the file back; `tieredstore check` tells all that is missing\n")
+    assert said.endswith("bring the file back; `tieredstore check` finds all that is missing\n")
     assert said.count("\n") == 1
 
 

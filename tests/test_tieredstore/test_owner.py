@@ -127,7 +127,7 @@ def test_a_repair_without_a_cut_takes_nothing(broker: FakeBroker) -> None:
     assert "nothing is to be cut" in invoke(broker, *words).stdout
     broker.crash(300)
     asked = invoke(broker, *words)
-    assert (asked.exit_code, "say --yes" in asked.stderr) == (2, True)
+    assert (asked.exit_code, "use --yes" in asked.stderr) == (2, True)
     assert epochs(broker) == 1
     assert invoke(broker, *words, "--yes").exit_code == 0
     assert epochs(broker) == 2

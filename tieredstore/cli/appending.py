@@ -164,7 +164,7 @@ class InputLines:
 
         Raises:
             OSError: it cannot be read.
-            LineTooLongError: behind the lines before that one.
+            LineTooLongError: after the lines before that one.
         """
         threading.Thread(target=self._read, name="input", daemon=True).start()
         while (found := await self._found.get()) is not None:
@@ -215,11 +215,11 @@ class Appending:
         """Nothing is read yet.
 
         Args:
-            store: takes the messages; open.
+            store: open; takes the messages.
             decode: makes a message of a line.
             as_json: print one JSON object a message.
-            goes_on: answer a line that cannot be appended with its number and the error, as an
-                object, and go on with the next one.
+            goes_on: answer a line that cannot be appended with an object (its number and the
+                error), and continue with the next one.
         """
         self._store = store
         self._decode = decode
@@ -238,8 +238,8 @@ class Appending:
         listed = ", ".join(ends[:QUEUES_SAID_MAX]) + (
             f" and {more} more queues" if more > 0 else ""
         )
-        said = f"appended {counted(self.count, 'message')}"
-        return f"{said}: {listed}" if listed else said
+        text = f"appended {counted(self.count, 'message')}"
+        return f"{text}: {listed}" if listed else text
 
     async def append_lines(self, lines: InputLines) -> None:
         """Append a message for each line that is not empty, until they end.

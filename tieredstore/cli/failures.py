@@ -34,8 +34,8 @@ NO_THREAD = "can't start new thread"
 
 NOTHING_WHOLE = (
     "bring @journal and @snapshot back from a backup; without one, move @journal, @snapshot and "
-    "@boundary aside, and nothing else: `tieredstore rebuild --metadata` makes them from the "
-    "messages (--backup FILE adds the gaps that a `metadata export` has)"
+    "@boundary aside, and nothing else: `tieredstore rebuild --metadata` rebuilds them from the "
+    "messages (--backup FILE adds the gaps of a `metadata export`)"
 )
 """Remedy if no metadata are left that could be served."""
 VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
@@ -47,7 +47,7 @@ VERDICTS: tuple[tuple[type[StoreError], int, str], ...] = (
     (
         BytesMissing,
         FINDINGS,
-        "bring the file back; `tieredstore check` tells all that is missing",
+        "bring the file back; `tieredstore check` finds all that is missing",
     ),
     (OutOfRange, FINDINGS, ""),
     (Refused, FINDINGS, "it contradicts itself or what is published, so nothing was changed"),
@@ -115,7 +115,7 @@ def _usage(error: click.UsageError) -> str:
 def served_in_part(damage: Corrupt) -> str:
     """The sentence for a tier that is read although its journal is damaged."""
     return (
-        f"{damage}: what was published from there on is not served, all before it is: "
+        f"{damage}: later entries are not served, all earlier ones are: "
         f"{_remedy(damage) or 'bring it back from a backup'}"
     )
 
@@ -142,7 +142,7 @@ def _remedy(error: StoreError) -> str:
         return ""
     return (
         f"bring that file back from a backup; without one, `tieredstore repair --journal-to "
-        f"{name.sequence - 1}` goes on without it"
+        f"{name.sequence - 1}` continues without it"
     )
 
 

@@ -22,7 +22,7 @@ _DIGITS = re.compile(r"[+-]?(0|[1-9][0-9]*)", re.ASCII)
 
 @dataclass(slots=True)
 class Invocation:
-    """The options that every command takes, before its name or behind it."""
+    """Options of every command, before or after its name."""
 
     conf: Path | None = None
     defines: tuple[str, ...] = ()
@@ -156,7 +156,7 @@ def _global_options() -> list[click.Option]:
         ),
         click.Option(
             ["--debug"],
-            is_flag=True,  # `main` looks for it where it prints an error
+            is_flag=True,  # `main` reads it when it prints an error
             help="Print a traceback with an error.",
             expose_value=False,
         ),
@@ -169,18 +169,15 @@ def global_options(command: CommandT) -> CommandT:
     return command
 
 
-def accept_behind(command: CommandT) -> CommandT:
-    """Let a command, and the commands below it, take the same options behind their names.
-
-    They are left out of its help, which names what is its own.
-    """
+def accept_after_name(command: CommandT) -> CommandT:
+    """Add the global options, hidden in its help, to a command and the commands below it."""
     if not any(param.callback is _keep for param in command.params):
         for option in _global_options():
             option.hidden = True
             command.params.append(option)
         if isinstance(command, click.Group):
             for below in command.commands.values():
-                accept_behind(below)
+                accept_after_name(below)
     return command
 
 
@@ -189,7 +186,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 take_over_option = click.option(
     "--take-over",
     is_flag=True,
-    help="Take the tier from its owner, too, if that lives; it ends with exit status 4.",
+    help="Take the tier even from a living owner, which then ends with exit status 4.",
 )
 standby_option = click.option(
     "--standby",
@@ -200,5 +197,5 @@ standby_option = click.option(
 new_tier_option = click.option(
     "--new-tier",
     is_flag=True,
-    help="Use a tier that is another than the store remembers, or begin an empty one there.",
+    help="Use another tier than the one that the store knows, or begin an empty one there.",
 )

@@ -63,5 +63,5 @@ def engine_of(name: str, processes: int | None) -> Generator[Engine]:
     try:
         yield SparkEngine(spark)
     finally:
-        with suppress(ConnectionError):  # its Java machine has ended, as the job's error says
+        with suppress(ConnectionError):  # its JVM has ended, as in the job's error
             spark.stop()

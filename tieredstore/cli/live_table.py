@@ -121,12 +121,12 @@ async def _show(live: Live, follower: Watched, title: str, clock: Clock) -> None
         try:
             await asyncio.to_thread(live.update, screen, refresh=True)
         except (OSError, ValueError):
-            return  # the terminal is gone, or cannot show this: tiering goes on
+            return  # the terminal is gone, or cannot show this: tiering continues
         await clock.sleep(max(LOOK_S_MIN, took_s / LOOK_SHARE_MAX))
 
 
 class Rate:
-    """Messages a second over the last looks."""
+    """Messages a second over the last samples."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, int]] = deque(maxlen=RATE_LOOKS)
@@ -137,7 +137,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """The rate; 0 with fewer than two looks."""
+        """The rate; 0 with fewer than two samples."""
         (first_s, first), (last_s, last) = self._looks[0], self._looks[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
@@ -170,21 +170,21 @@ def _cut(text: str, room: int) -> str:
 
 
 def head_of(statistics: DispatchStatistics, per_second: float) -> str:
-    """The line that tells how tiering goes. Pure."""
-    said = [f"{counted(statistics.messages, 'message')} tiered"]
+    """Line with progress, backlog and rate. Pure."""
+    parts = [f"{counted(statistics.messages, 'message')} tiered"]
     if statistics.behind:
         oldest = f"the oldest for {statistics.oldest_age_s:,.0f} s"
-        said.append(f"{count_text(statistics.behind)} behind, {oldest}")
+        parts.append(f"{count_text(statistics.behind)} behind, {oldest}")
     else:
-        said.append("up to date")
-    said.append(f"{per_second:,.0f} a second")
+        parts.append("up to date")
+    parts.append(f"{per_second:,.0f} a second")
     if statistics.behind and per_second >= 1:
-        said.append(f"{_duration(statistics.behind / per_second)} to go")
-    return " · ".join(said)
+        parts.append(f"{_duration(statistics.behind / per_second)} to go")
+    return " · ".join(parts)
 
 
 def listed(topics: Sequence[TopicSummary], rows_max: int) -> tuple[list[TopicSummary], str]:
-    """The topics that fit, those first that need a look; and a sentence on the others. Pure."""
+    """The topics that fit, the most urgent first, and a sentence on the others. Pure."""
     order = sorted(topics, key=lambda one: (not one.over, -one.behind, -one.messages_new))
     shown = sorted(order[:rows_max], key=lambda one: one.topic)
     more = len(topics) - len(shown)

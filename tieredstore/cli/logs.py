@@ -29,8 +29,8 @@ class _Text(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as a line."""
-        said = printable(record.getMessage())
-        return f"{_time(record.created)} {record.levelname:<7} {said}"
+        text = printable(record.getMessage())
+        return f"{_time(record.created)} {record.levelname:<7} {text}"
 
 
 class _Json(logging.Formatter):
@@ -55,12 +55,12 @@ def set_up(log_format: str, log_level: str) -> None:
 
 def say_end(log_format: str, sentence: str, status: int) -> None:
     """Print the sentence that a command ends with."""
-    said = f"tieredstore: {printable(sentence)}"
+    line = f"tieredstore: {printable(sentence)}"
     if log_format == JSON:
         now_s = datetime.now(UTC).timestamp()
-        said = _json_line(now_s, "ERROR", "tieredstore.cli", sentence, exit_status=status)
+        line = _json_line(now_s, "ERROR", "tieredstore.cli", sentence, exit_status=status)
     with suppress(OSError):
-        click.echo(said, err=True)
+        click.echo(line, err=True)
 
 
 def format_in(words: Sequence[str]) -> str:

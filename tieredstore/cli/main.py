@@ -15,7 +15,7 @@ from importlib import import_module
 import click
 
 from tieredstore import __version__
-from tieredstore.cli.invocation import Invocation, accept_behind, global_options
+from tieredstore.cli.invocation import Invocation, accept_after_name, global_options
 from tieredstore.cli.streams import MEANINGS, flush_errors, give_up_output, named_output
 from tieredstore.interrupt import ctrl_c_ends_at_once
 
@@ -26,7 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "run": (
         "tieredstore.cli.commands.run",
-        "Run a store of our own with its tier, as it is configured.",
+        "Run the configured store of our own with its tier.",
     ),
     "put": ("tieredstore.cli.commands.put", "Append messages to a store of our own."),
     "topics": (
@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tieredstore.cli.commands.check",
         "Verify a tier: metadata and bytes, in both directions.",
     ),
-    "audit": ("tieredstore.cli.commands.audit", "Compare all of a tier by many processes at once."),
+    "audit": ("tieredstore.cli.commands.audit", "Verify a whole tier by many processes at once."),
     "rebuild": (
         "tieredstore.cli.commands.rebuild",
         "Recreate lost ConsumeQueues, index files and metadata.",
@@ -75,7 +75,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "set-retention": (
         "tieredstore.cli.commands.set_retention",
-        "Set how long the tier keeps a topic of a store of our own.",
+        "Set the retention of a topic of a store of our own.",
     ),
     "offload": (
         "tieredstore.cli.commands.offload",
@@ -165,7 +165,7 @@ class CommandLine(click.Group):
         except KeyboardInterrupt:
             from tieredstore.cli.signals import Signalled  # noqa: PLC0415 - only if it is needed
 
-            if sys.stderr.isatty():  # what is said comes behind the terminal's own `^C`
+            if sys.stderr.isatty():  # the sentence comes after the terminal's own `^C`
                 _say("")
             raise Signalled(signal.SIGINT) from None
         return status
@@ -224,11 +224,11 @@ def main() -> None:
 def _loaded(module: str) -> click.Command:
     """The command of a file, which is imported."""
     with ctrl_c_ends_at_once():
-        return accept_behind(import_module(module).command)
+        return accept_after_name(import_module(module).command)
 
 
 def _end(error: BaseException, words: Sequence[str]) -> int:
-    """Say why a command ended; returns its exit status."""
+    """Print the reason for the end of a command, and return its exit status."""
     from tieredstore.cli.failures import explain  # noqa: PLC0415 - only for a failure
 
     status, sentence = explain(error)
@@ -246,7 +246,7 @@ def _end(error: BaseException, words: Sequence[str]) -> int:
 
 
 def _say(text: str) -> None:
-    """Print on standard error; a closed one is ignored, for the exit status says it too."""
+    """Print on standard error; a closed one is ignored, because the exit status is enough."""
     with suppress(OSError):
         click.echo(text, err=True)
 

@@ -75,7 +75,7 @@ def message_line(message: Message, *, digest: bool) -> str:
     r"""A whole message in one line: the same fields, separated by tabs, nothing cut off.
 
     Characters that are not printable are written as escapes (`\n`), a body that is no text in
-    Base64 behind `base64:`.
+    Base64 after `base64:`.
     """
     fields = (
         str(message.queue_id),
@@ -192,7 +192,7 @@ class MessagePrinter:
     def __init__(
         self, *, as_json: bool, is_terminal: bool, digest: bool, with_queue: bool, max_offset: int
     ) -> None:
-        """`max_offset`: no offset is higher; `with_queue`: the table says the queue of each."""
+        """`max_offset`: no offset is higher; `with_queue`: the table has a column for the queue."""
         self._as_json = as_json
         self._digest = digest
         self._columns = None

@@ -99,10 +99,10 @@ def with_tier(
 ) -> ResultT:
     """Open the configured tier for reading, do `work`, close it; as `ReadableTier`.
 
-    `damaged`: of a damaged journal, serve the part that is whole, say so on standard error, and
-    have the command end with `FINDINGS` (`PARTIAL`). `topic` and `queue` are those that the command
-    reads: only their damage is said, where RocketMQ's store wrote the tier. Without `from_disk` the
-    cache on disk is not used: what is verified is what the storage has.
+    `damaged`: serve the whole part of a damaged journal, report it on standard error, and
+    end the command with `FINDINGS` (`PARTIAL`). In a tier of RocketMQ's store only damage of
+    `topic` and `queue` is reported. Without `from_disk` the cache on disk is not used, so the bytes
+    in the storage are verified.
     """
     context = click.get_current_context()
     config = existing_tier(invocation.load_config())

@@ -40,8 +40,8 @@ class EndingSignals:
     ) -> None:
         """Call `ask` at the first of them; at a second one, end the process.
 
-        It may be ended at any moment: what is not published is invisible, and the next start goes
-        on. SIGHUP stays ignored where the caller ignores it, as `nohup` does.
+        It may be ended at any moment: unpublished bytes are invisible, and the next start
+        continues. SIGHUP stays ignored where the caller ignores it, as `nohup` does.
         """
         self.first: int = 0
         """The number of the signal that came first; 0 while none came."""

@@ -46,7 +46,7 @@ class _NamedFile(io.FileIO):
 
 
 def named_output(stream: TextIO) -> TextIO:
-    """The same output, with errors that name it: what is full is then not taken for the tier.
+    """The same output, with errors that name it, so that a full disk there is not the tier's.
 
     Nothing may have been written to `stream`; its descriptor stays open when the new one is closed.
     """

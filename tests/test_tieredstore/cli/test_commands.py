@@ -240,7 +240,7 @@ def test_repair_cuts_a_tier_that_is_ahead_and_only_on_a_word(tmp_path: Path) -> 
     repair = [*given, "repair", "G_Tx", "0", "--cut-to-hot", "--store", str(tree.store)]
     asked = invoke(*repair, status=2)
     assert "offsets 10 to 15" in asked.stderr
-    assert "say --yes" in asked.stderr
+    assert "use --yes" in asked.stderr
     assert rows(*repair, "--yes") == [
         {"topic": "G_Tx", "queue_id": 0, "cut_to": 10, "next_offset": 16, "messages": 6}
     ]

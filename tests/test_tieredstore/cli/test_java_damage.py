@@ -118,8 +118,8 @@ def test_d8_an_import_names_every_damaged_queue_and_leaves_out_what_it_is_told_t
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("Nothing/0", "says nothing of it"),
-        ("A/7", "says nothing of it"),
+        ("Nothing/0", "has no such queue"),
+        ("A/7", "has no such queue"),
         ("A/x", "is no whole number"),
         ("../0", "this is no topic"),
     ],

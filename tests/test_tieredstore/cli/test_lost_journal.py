@@ -96,7 +96,7 @@ def test_a_journal_that_is_gone_beside_its_snapshots_is_served_in_part_and_can_b
     assert "the newest journal entries are missing" in said
     assert f"`tieredstore repair --journal-to {held}`" in said
     assert f"--journal-to {held}" in tier.run("tier", tier.broker.directory, status=1).err
-    assert f"say --journal-to {held}" in tier.run("repair", "--journal-to", "1", status=2).err
+    assert f"use --journal-to {held}" in tier.run("repair", "--journal-to", "1", status=2).err
     tier.run("repair", "--journal-to", str(held), "--yes")
     tier.assert_goes_on()
 
@@ -146,7 +146,7 @@ def test_the_damaged_newest_entry_costs_what_it_says_and_a_cut_goes_on_without_i
     left, kept = tier.ends(status=1), str(tier.after[-1] - 1)
     assert 2 * 2 * MESSAGES <= sum(left) < 2 * 3 * MESSAGES
     said = tier.run("repair", "--journal-to", kept, status=2).err
-    assert f"1 entry behind entry {kept} would be given up" in said
+    assert f"1 entry after entry {kept} would be given up" in said
     tier.run("repair", "--journal-to", kept, "--yes")
     assert tier.ends() == left
     tier.assert_goes_on()
@@ -161,9 +161,9 @@ def test_two_damaged_neighbours_cost_what_lies_behind_them_and_a_cut_says_what(
         flip(path)
     assert tier.ends(status=1) == [MESSAGES, MESSAGES]
     said = tier.run("repair", "--journal-to", str(kept), status=2).err.splitlines()
-    assert said[0] == f"{last - kept} entries behind entry {kept} would be given up"
+    assert said[0] == f"{last - kept} entries after entry {kept} would be given up"
     assert said[1] == "A/0: 20 messages, offsets 10 to 29, would be unpublished"
-    assert said[3] == "what 1 entry of them said is not known"
+    assert said[3] == "the content of 1 entry of them is unknown"
     tier.run("repair", "--journal-to", str(kept), "--yes")
     tier.assert_goes_on()
 

@@ -222,7 +222,7 @@ def test_metadata_files_are_neither_replaced_nor_imported_twice(
     file = tmp_path / "metadata.json"
     assert invoke(*options(golden_tier), "metadata", "export", file).exit_code == 0
     assert "--overwrite" in refused(invoke(*options(golden_tier), "metadata", "export", file), 2)
-    assert "is ours already" in refused(
+    assert "has a journal already" in refused(
         invoke(*options(golden_tier), "metadata", "import", file), 2
     )
 

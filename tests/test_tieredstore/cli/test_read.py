@@ -202,7 +202,7 @@ def test_a_body_that_cannot_be_decompressed_is_passed_over_too(tmp_path: Path) -
     command = [*COMMAND, "-D", f"tieredStoreFilePath={tier}", "read", "A"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "--skip-damaged reads on behind it" in done.stderr
+    assert "--skip-damaged continues after it" in done.stderr
     done = invoke(tier, "read", "A", "--skip-damaged", "--json", status=1)
     assert [json.loads(line)["queue_offset"] for line in done.stdout.splitlines()] == [0, 2]
     for words in (("check",), ("check", "--bodies")):

@@ -34,7 +34,7 @@ def test_damage_is_shown_and_nothing_is_changed_without_the_word(root: Path) -> 
     assert "hold no sound record; lost: A/0 offset 15" in done.out
     asked = run(root, *COMMAND, status=2)
     assert "lost: A/0 offset 15" in asked.err
-    assert "say --yes" in asked.err
+    assert "use --yes" in asked.err
     assert files_of(root) == before
     (row,) = run(root, *COMMAND, "--dry-run", "--json", status=1).rows
     assert (row["bytes"] > 90, row["kept"], row["is_missing"]) == (True, [], False)

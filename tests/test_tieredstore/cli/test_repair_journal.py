@@ -62,7 +62,7 @@ def test_d7_reading_commands_serve_the_part_that_is_whole_and_say_so(
     topics = run(*given, "topics", "--json", status=1)
     assert sum(row["commit_offset"] for row in topics.rows) > 2_000
     assert f"@journal/{damaged}" in topics.err
-    assert "what was published from there on is not served" in topics.err
+    assert "later entries are not served" in topics.err
     assert f"`tieredstore repair --journal-to {int(damaged) - 1}`" in topics.err
     row = next(row for row in topics.rows if row["commit_offset"] > 0)
     words = ("read", row["topic"], str(row["queue_id"]), "--json")
@@ -80,16 +80,16 @@ def test_d7_a_cut_of_the_journal_is_refused_where_it_could_lose_something(
     assert "--journal-to" in run(*given, "tier", tree.store, status=1).err
     words = (*given, "repair", "--journal-to")
     said = run(*words, "2", "--yes", status=2).err
-    assert f"say --journal-to {kept(tier)}" in said
+    assert f"use --journal-to {kept(tier)}" in said
     before = sorted(path for path in tier.rglob("*") if path.is_file())
     said = run(*words, kept(tier), status=2).err
-    assert "1 entry behind" in said
-    assert "what 1 entry of them said is not known" in said
-    assert "say --yes" in said
+    assert "1 entry after" in said
+    assert "the content of 1 entry of them is unknown" in said
+    assert "use --yes" in said
     owner = PosixStore(entries(tier)[0].parent.parent)
     try:
         assert asyncio.run(owner.register(LOCK_NAME))
-        assert f"say --journal-to {kept(tier)}" in run(*words, "2", "--yes", status=2).err
+        assert f"use --journal-to {kept(tier)}" in run(*words, "2", "--yes", status=2).err
         assert "leave it running" in run(*words, kept(tier), "--yes", status=2).err
     finally:
         asyncio.run(owner.close())

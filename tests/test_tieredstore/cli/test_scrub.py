@@ -58,7 +58,7 @@ def test_each_run_goes_on_where_the_last_one_stopped(scrubbed: Scrubbed) -> None
     scrubbed.scrub("--operations", "1")
     assert scrubbed.scrub("--from-start", "--operations", "100000")[-1]["round_over"]
     said = invoke(scrubbed.tier, *NAMED, "scrub", "--operations", "1").stdout
-    assert "nothing is wrong; round 4 goes on behind A/0" in said
+    assert "nothing is wrong; round 4 continues after A/0" in said
     assert "nothing is wrong; round 4 is over" in invoke(scrubbed.tier, *NAMED, "scrub").stdout
 
 
@@ -71,7 +71,7 @@ def test_what_nothing_refers_to_is_told_and_stays(scrubbed: Scrubbed) -> None:
     _, said = scrubbed.scrub("--delete", status=1)
     assert said["given_up"] == [], "the grace time has only begun"
     text = invoke(scrubbed.tier, *NAMED, "scrub", "--grace", "0", status=1).stdout
-    assert "1 objects have had no reference for the grace time: --delete gives up" in text
+    assert "1 objects have had no reference for the grace time: --delete gives those" in text
     assert part.exists()
 
 

@@ -40,12 +40,12 @@ def command(
         with bytes_bar("checking", _log_bytes(tier)) as progress:
             async for finding in tier.check(bodies=bodies, progress=progress):
                 found += 1
-                tell(finding, as_json=as_json)
+                print_finding(finding, as_json=as_json)
         if not as_json:
             with suppress(BrokenPipeError):
                 click.echo(_verdict(tier, found))
                 if lost := losses_text(tier.queues()):
-                    click.echo(f"{lost}: `tieredstore topics` says where")
+                    click.echo(f"{lost}: `tieredstore topics` shows where")
                 if unbound := unbound_stores(tier.reader.store):
                     click.echo(
                         f"the {' and the '.join(unbound)} store may have encrypted objects of an "
@@ -57,7 +57,7 @@ def command(
     return FINDINGS if with_tier(invocation, java_metadata, check, from_disk=False) else 0
 
 
-def tell(finding: Finding, *, as_json: bool) -> None:
+def print_finding(finding: Finding, *, as_json: bool) -> None:
     """Print a finding at once. It counts even if the output is closed."""
     with suppress(BrokenPipeError):
         if as_json:

@@ -75,11 +75,11 @@ def command(
 ) -> int:
     """Merge small objects of messages, and small index files, into large ones.
 
-    What an owner of the tier does bit by bit is done to its end, now. No process may own the tier.
-    In a directory segments are files of their own, and only index files are merged. Readers may go
-    on: what is replaced stays until tieredStoreJournalGraceTime is over, and is deleted by the
-    next owner. An interrupted run loses nothing, and the next one goes on. Exit status 1: something
-    could not be read, or not be deleted.
+    Does at once the merges that an owner of the tier does gradually. No process may own the tier.
+    In a directory segments are files of their own, and only index files are merged. Readers
+    continue: replaced objects stay until tieredStoreJournalGraceTime is over, and the next owner
+    deletes them. An interrupted run loses nothing, and the next one continues. Exit status 1:
+    an object could not be read or deleted.
     """
     config = existing_tier(invocation.load_config())
     with bytes_progress("compacting") as move:

@@ -33,8 +33,8 @@ COLUMNS = ("topic", "queues", "queues in tier", "messages in tier", "size in tie
 @click.option(
     "--tier-only",
     is_flag=True,
-    help="Leave the store directory alone, such as that of a broker whose tier it is. What that "
-    "still has of a topic is tiered anew by the next `tier`: delete it on the broker first.",
+    help="Delete from the tier alone, as for the tier of a broker. Delete the topic on the broker "
+    "first: the next `tier` tiers again the messages that the broker still has.",
 )
 @take_over_option
 @json_option
@@ -48,16 +48,16 @@ def command(
     take_over: bool,
     as_json: bool,
 ) -> int:
-    """Delete topics with all their messages, for good. Nothing is asked.
+    """Delete topics with all their messages, for good, without a confirmation.
 
-    From the store in storePathRootDir, which no process may be writing, and from its tier in
-    tieredStoreFilePath; or from a tier alone, which no process may own. What is deleted can no
-    longer be read; the tier's files go by the end of the command, or with the next owner, and the
-    records in the store's CommitLog when its files expire. A topic that is made again goes on above
-    its old end. What was interrupted is ended by the same command. A broker deletes from its own
-    store itself, even where it is stopped: --tier-only leaves that alone.
+    The topics are deleted from the store in storePathRootDir, which no process may be writing, and
+    from its tier in tieredStoreFilePath; or from a tier alone, which no process may own. Deleted
+    messages can no longer be read. The tier's files are deleted by the end of the command, or by
+    the next owner, and the records in the store's CommitLog when its files expire. A topic that is
+    created again continues above its old end. After an interruption run the command again. Only a
+    broker deletes from its own store, even if it is stopped: use --tier-only there.
 
-    Prints what there was of each topic. Exit status 1: of one of them there was nothing,
+    Prints the deleted queues and messages of each topic. Exit status 1: a topic had no messages,
     and no interrupted deletion was completed.
     """
     places = places_of(invocation.load_config(), tier_only=tier_only)

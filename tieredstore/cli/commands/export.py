@@ -119,9 +119,9 @@ def command(
     """Write messages into DIRECTORY as Parquet files, bodies decompressed, properties as a map.
 
     The files are DIRECTORY/topic=TOPIC/day=YYYY-MM-DD/*.parquet, by the day in UTC when the broker
-    stored the messages. A run that was ended goes on where it was; a run on a complete export adds
-    the messages that came since, each exactly once. With --iceberg they go into a table, by
-    snapshots of 4 GiB of logs. Exit status 1: not every message is exported, which is said.
+    stored the messages. An interrupted run is continued by the next one; a run on a complete
+    export adds the new messages, each exactly once. With --iceberg they go into a table, by
+    snapshots of 4 GiB of logs. Exit status 1: messages are missing, which standard error names.
     """
     if (directory is None) == (table is None):
         both = "" if directory is None else ", not both"

@@ -57,11 +57,11 @@ def export(
     Stop the broker, put FILE into its store/config/, and start it again.
 
     RocketMQ reads only index files that have as many slots as it is configured with
-    (tieredStoreIndexFileMaxHashSlotNum). With --with-index such files are written beside ours, so
-    that it finds messages by key; ours do not use them.
+    (tieredStoreIndexFileMaxHashSlotNum). --with-index also writes such files, so that RocketMQ
+    finds messages by key; tieredstore does not use them.
     """
     if is_there(file) and not overwrite:
-        raise ConfigError(f"{file} is there already: name another file, or say --overwrite")
+        raise ConfigError(f"{file} is there already: name another file, or use --overwrite")
     config = invocation.load_config()
     where = config.tier_root
     if isinstance(where, TierUrl):
@@ -117,7 +117,7 @@ def export(
     type=QUEUE_NAME,
     multiple=True,
     metavar="TOPIC[/QUEUE]",
-    help="Give up the end of a queue whose newest files are missing, shorter than FILE says, or "
+    help="Truncate a queue whose newest files are missing, shorter than in FILE, or "
     "unknown to FILE; repeatable.",
 )
 @json_option
@@ -196,7 +196,7 @@ async def _import(
 async def _left_out(
     config: Config, reader: TierReader, file: Path, given: Collection[tuple[str, int | None]]
 ) -> set[QueueId]:
-    """The queues that are to be left out: those of which no file lies in the tier any more.
+    """Queues to leave out: none of their files may lie in the tier any more.
 
     Raises:
         ConfigError: the metadata have nothing of that name, or its files are still there.
@@ -225,13 +225,13 @@ def _named(
         meant = {one for one in known if one.topic == topic and queue in {None, one.queue_id}}
         if not meant:
             name = topic if queue is None else f"{topic}/{queue}"
-            raise ConfigError(f"{option} {name}: {file} says nothing of it")
+            raise ConfigError(f"{option} {name}: {file} has no such queue")
         found |= meant
     return found
 
 
 def _refuse_damage(damage: Mapping[QueueId, StoreError], without: AbstractSet[QueueId]) -> None:
-    """Say every queue that cannot be imported, and end; nothing was changed.
+    """Print every queue that cannot be imported, and end; nothing was changed.
 
     Raises:
         Corrupt: there is such a queue that was not left out.
@@ -243,20 +243,20 @@ def _refuse_damage(damage: Mapping[QueueId, StoreError], without: AbstractSet[Qu
         click.echo(printable(f"{queue} cannot be imported: {error}"), err=True)
     what = "1 queue is" if len(left) == 1 else f"{len(left):,} queues are"
     raise Corrupt(
-        f"{what} damaged, so nothing was imported: bring the files back, or make the metadata "
-        f"from all messages that are there (`tieredstore rebuild --metadata`); --help says how to "
-        f"give messages up",
+        f"{what} damaged, so nothing was imported: bring the files back, or rebuild the metadata "
+        f"from all existing messages (`tieredstore rebuild --metadata`); --help has the options "
+        f"that leave messages out",
         "",
     )
 
 
 async def _refuse_ours(config: Config) -> None:
-    """Refuse a tier that has a journal of ours, before everything is read in vain."""
+    """Refuse a tier that has our journal, before all of it is read."""
     directory = local_directory(directory_of(config))
     store = PosixStore(directory, options=config.posix)
     try:
         if (await TierReader.open(store)).state.queues:
-            raise ConfigError(f"the tier in {directory} is ours already: nothing is to be imported")
+            raise ConfigError(f"the tier in {directory} has a journal already: no import is needed")
     except NotFound:
         return
     finally:

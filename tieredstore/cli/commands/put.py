@@ -74,7 +74,7 @@ class PutOrder:
     "--queue", type=QUEUE, metavar="N", help="Queue number. Default: 0; with --json, the line's."
 )
 @click.option("--tags", metavar="TAG", help="Tag that consumers subscribe to.")
-@click.option("--keys", metavar="KEYS", help="Keys to look the message up by, with blanks.")
+@click.option("--keys", metavar="KEYS", help="Keys of the message, separated by blanks.")
 @click.option(
     "--property",
     "pairs",
@@ -99,9 +99,9 @@ def command(
     """Append messages to TOPIC in the store that storePathRootDir names, or begin that store.
 
     Each BODY is one message. Without BODY, each line of standard input is one; empty lines are
-    passed over. With --json lines are objects with the fields that `read --json` prints, so that
-    `read --json | put --json` copies messages with their properties, hosts and times of birth;
-    what the options say wins. Queue offset and store time are always new.
+    skipped. With --json lines are objects with the fields that `read --json` prints, so that
+    `read --json | put --json` copies messages with their properties, hosts and times of birth.
+    Options override these fields. Queue offset and store time are always new.
 
     Prints topic, queue and queue offset of each message, separated by tabs. Plug-ins of the
     configuration see the messages; they reach a tier with the next `run`, or with `tier`. While

@@ -69,7 +69,7 @@ def command(
     """Find the messages of TOPIC that have KEY: one of their keys, or their unique id (UNIQ_KEY).
 
     The newest come first. They are printed as `read` prints them. Exits with 1 if there is none,
-    or if not everything could be searched, which standard error says.
+    or if the search is incomplete, which standard error names.
     """
     if since is not None and until is not None and until <= since:
         raise click.UsageError("--until is not later than --since")
@@ -124,4 +124,4 @@ def _say_end(result: QueryResult, topic: str, key: str, messages_max: int) -> No
     if not result.messages:
         LOGGER.info("no message of %s has the key %s", topic, key)
     elif len(result.messages) == messages_max and not result.is_complete:
-        LOGGER.info("there may be more; --max says how many to print")
+        LOGGER.info("there may be more; --max is the number of messages to print")

@@ -49,7 +49,7 @@ class ReadOrder:
 
 
 def _options(command: Callable[..., int]) -> Callable[..., int]:
-    """The options that say which messages."""
+    """Options that select messages."""
     number = WholeNumber(0, INT64_MAX)
     for option in reversed(
         (
@@ -123,8 +123,7 @@ def command(
     On a terminal it prints a table, which cuts long fields off (…) and shows the size of a body
     that is no text. Into a pipe it prints a whole message a line: queue, offset, store time, bytes,
     tags, keys and body, separated by tabs. --json prints all fields; bodies are text if they are
-    UTF-8, else Base64. What is said of the end, of lost and of damaged messages goes to standard
-    error.
+    UTF-8, else Base64. Standard error names the end of a queue, and lost and damaged messages.
     """
     order = ReadOrder(**given)
     if order.queue is None and (once or order.offset is not None):
@@ -199,7 +198,7 @@ async def _read_all(tier: ReadableTier, order: ReadOrder) -> int:
             count += len(messages)
             printer.print(messages)
     except Corrupt as error:
-        error.reason = f"{error.reason}; --skip-damaged reads on behind it"
+        error.reason = f"{error.reason}; --skip-damaged continues after it"
         raise
     if count != order.messages_max:
         LOGGER.info(_end(order, queues))

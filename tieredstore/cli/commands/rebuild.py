@@ -24,17 +24,16 @@ FILES_LISTED_MAX = 40
 @click.option(
     "--metadata",
     is_flag=True,
-    help="Make the journal, too, of a tier that has none any more: all that is left of it may be "
-    "its CommitLog files, or its parts in an object store. Readers see everything at once, or "
-    "nothing.",
+    help="Also rebuild the journal of a tier that has lost it, from its CommitLog files or its "
+    "parts in an object store. Readers see everything at once, or nothing.",
 )
 @click.option(
     "--backup",
     type=GIVEN_PATH,
-    help="A file that `metadata export` wrote: with --metadata, gaps that end a queue are taken "
-    "from it, for no message that is left tells of them.",
+    help="A file that `metadata export` wrote. With --metadata it is the source of gaps at the end "
+    "of a queue, which leave no trace in messages.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be made, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be made; write nothing.")
 @engine_options
 @json_option
 @pass_invocation
@@ -49,11 +48,11 @@ def command(
     split_bytes: int,
     as_json: bool,
 ) -> int:
-    """Make lost or damaged ConsumeQueue and index files again from the messages, byte for byte.
+    """Rebuild lost or damaged ConsumeQueue and index files from the messages, byte for byte.
 
-    A tier in a directory may be in use meanwhile; one in an object store is owned, if something is
-    lost. Nothing is put at its place, or published, before everything is made. Exit status 1:
-    something could not be made, or damage was met.
+    A tier in a directory may be in use meanwhile. One in an object store is owned, if a file is
+    lost. Files are published only after all are made. Exit status 1: a file could not be made, or
+    damage was found.
     """
     config = invocation.load_config()
     if backup is not None and not metadata:

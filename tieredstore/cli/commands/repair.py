@@ -133,7 +133,7 @@ async def _plan(config: Config, store: Path, topic: str | None, queue: int | Non
 
 
 def _partial(cuts: Sequence[Cut], *, single: bool) -> Sequence[Cut]:
-    """The cuts that leave something of their queue; says which do not.
+    """Cuts that leave messages in their queue. Print the others.
 
     Raises:
         ConfigError: the queue was named, and nothing of it would stay.
@@ -141,8 +141,8 @@ def _partial(cuts: Sequence[Cut], *, single: bool) -> Sequence[Cut]:
     whole = [cut for cut in cuts if cut.is_whole]
     sentences = [
         f"{cut.queue}: the hot log has none of its messages, so nothing of it would stay in "
-        f"the tier, offsets {cut.end} to {cut.next_offset - 1}: let the broker's log be mended "
-        f"or found, or say --leave-nothing as well"
+        f"the tier, offsets {cut.end} to {cut.next_offset - 1}: restore the broker's log, "
+        f"or add --leave-nothing"
         for cut in whole[:SAID_MAX]
     ]
     if single and whole:
@@ -188,7 +188,7 @@ async def _cut(
 def _ask(cuts: Sequence[Cut]) -> None:
     _list(cuts, err=True)
     if not sys.stdin.isatty():
-        raise ConfigError("standard input is no terminal to confirm on: say --yes")
+        raise ConfigError("standard input is no terminal to confirm on: use --yes")
     click.confirm("Unpublish them?", abort=True, err=True)
 
 

@@ -1,4 +1,4 @@
-"""`tieredstore repair --hot-log`: shows the damage of a hot log, and goes on without it."""
+"""`tieredstore repair --hot-log`: shows the damage of a hot log, and continues without it."""
 
 import sys
 from collections.abc import Iterator
@@ -40,13 +40,13 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Go on without the damaged records of a hot log, which no process may be writing.
+    """Continue without the damaged records of a hot log, which no process may be writing.
 
-    Prints each damaged place with its position, and the messages that are lost there, by queue
-    and offset. Restore the file from a backup first, if there is one. Then the damaged bytes are
-    copied to files in DIR/truncated, and placeholders take their place. All other messages keep
-    positions and offsets; lost ones that are in the tier are still read from it, others become a
-    gap. After an interruption run the command again.
+    Prints each damaged place with its position, and the lost messages by queue and offset.
+    Restore the file from a backup first, if there is one. The damaged bytes are copied to files in
+    DIR/truncated and replaced by placeholders. All other messages keep positions and offsets. Lost
+    messages that are in the tier are still read from it, others become a gap. After an
+    interruption run the command again.
 
     Exit status 1: --dry-run found damage.
     """
@@ -75,8 +75,8 @@ def _ask(damage: HotDamage) -> None:
     for sentence in _sentences(damage):
         click.echo(printable(sentence), err=True)
     if not sys.stdin.isatty():
-        raise ConfigError("standard input is no terminal to confirm on: say --yes")
-    click.confirm("Go on without these messages?", abort=True, err=True)
+        raise ConfigError("standard input is no terminal to confirm on: use --yes")
+    click.confirm("Continue without these messages?", abort=True, err=True)
 
 
 def _sentences(damage: HotDamage) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`tieredstore repair --journal-to`: goes on without the damaged end of a journal."""
+"""`tieredstore repair --journal-to`: continues a journal without its damaged end."""
 
 import asyncio
 import sys
@@ -40,7 +40,7 @@ ENTRY_MAX = 10**19
 @json_option
 @pass_invocation
 def command(invocation: Invocation, *, entry: int, yes: bool, as_json: bool) -> None:
-    """Go on without the entries behind ENTRY, the last whole one of a damaged journal.
+    """Continue without the entries after ENTRY, the last whole one of a damaged journal.
 
     Bring a damaged entry back from a backup first, if there is one. Refused while an owner lives.
     Nothing is deleted before `tier` has written a newer snapshot: messages that are unpublished are
@@ -55,13 +55,13 @@ def command(invocation: Invocation, *, entry: int, yes: bool, as_json: bool) -> 
         write_json(_rows(cut))
     else:
         click.echo(
-            f"the journal goes on behind entry {entry}: `tieredstore tier` tiers again what the "
-            f"broker still has, `tieredstore check` tells what is wrong"
+            f"the journal continues after entry {entry}: `tieredstore tier` tiers again the "
+            f"messages that the broker still has, `tieredstore check` finds what is wrong"
         )
 
 
 def _ask(cut: JournalCut) -> None:
-    click.echo(f"{_entries(len(cut.given_up))} behind entry {cut.kept} would be given up", err=True)
+    click.echo(f"{_entries(len(cut.given_up))} after entry {cut.kept} would be given up", err=True)
     for queue, (stays, end) in cut.ends.items():
         click.echo(
             f"{queue}: {count_text(end - stays)} messages, offsets {stays} to {end - 1}, would "
@@ -69,9 +69,9 @@ def _ask(cut: JournalCut) -> None:
             err=True,
         )
     if cut.unreadable:
-        click.echo(f"what {_entries(cut.unreadable)} of them said is not known", err=True)
+        click.echo(f"the content of {_entries(cut.unreadable)} of them is unknown", err=True)
     if not sys.stdin.isatty():
-        raise ConfigError("standard input is no terminal to confirm on: say --yes")
+        raise ConfigError("standard input is no terminal to confirm on: use --yes")
     click.confirm("Give them up?", abort=True, err=True)
 
 
@@ -80,7 +80,7 @@ def _entries(count: int) -> str:
 
 
 async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> JournalCut:
-    """Find the journal entries that would go, and truncate if they match the confirmed ones."""
+    """Find the journal entries to drop, and truncate if they match the confirmed ones."""
     directory, clock = directory_of(config), SystemClock()
     store = storage_at(config, directory, clock=clock)
     try:
@@ -90,16 +90,16 @@ async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> Jou
             # An owner that takes over from here on finds a damaged journal, and writes nothing.
             if await _is_owned(config, store, clock=clock):
                 raise ConfigError(
-                    f"a process that owns the tier in {directory} lives and knows what the "
-                    f"damaged entry said: leave it running, and its next snapshot, within "
-                    f"{config.upkeep.snapshot_age_s_max:.0f} s, makes that entry superfluous"
+                    f"a process that owns the tier in {directory} lives and has the content of the "
+                    f"damaged entry: leave it running, and its next snapshot, within "
+                    f"{config.upkeep.snapshot_age_s_max:.0f} s, replaces that entry"
                 )
             loaded = await reader.load_whole_part()
             _refuse(loaded, entry)
             cut = await find_journal_cut(store, loaded)
             if agreed is not None:
                 if cut != agreed:
-                    raise ConfigError("the journal changed meanwhile: look at it again")
+                    raise ConfigError("the journal changed meanwhile: run the command again")
                 await cut_journal(store, loaded, cut, rng=SystemRandom(), clock=clock)
     finally:
         await store.close()
@@ -115,7 +115,7 @@ async def _is_owned(config: Config, store: AppendingStore, *, clock: Clock) -> b
 
 
 def _refuse(loaded: Loaded, entry: int) -> None:
-    """Refuse a cut that is not needed, or another than the damage asks for."""
+    """Refuse a cut that is not needed, or that does not match the damage."""
     kept = loaded.state.sequence
     if not kept:
         what = "there is no journal" if loaded.damage is None else "nothing of the journal is whole"
@@ -124,7 +124,7 @@ def _refuse(loaded: Loaded, entry: int) -> None:
         raise NotFound("the journal is whole: nothing is to be cut", "@journal")
     if entry != kept:
         raise ConfigError(
-            f"the journal is whole up to entry {kept} and damaged behind it: say {OPTION} {kept}"
+            f"the journal is whole up to entry {kept} and damaged after it: use {OPTION} {kept}"
         )
 
 

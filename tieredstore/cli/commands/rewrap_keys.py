@@ -27,17 +27,17 @@ from tieredstore.session.reader import existing_tier
 @json_option
 @pass_invocation
 def command(invocation: Invocation, *, dry_run: bool, take_over: bool, as_json: bool) -> int:
-    """Wrap all data keys under the first master key, and forget the others' wraps.
+    """Wrap all data keys under the first master key, and delete the wraps of the others.
 
     The environment variable TIEREDSTORE_OBJECT_STORE_ENCRYPTION_KEYS names the new master key and
-    then the old ones: new:BASE64,old:BASE64. Give the new master key to every process before the
-    old one is thrown away. Where the tier has a second store, the keys of both are wrapped, and
-    none before those of both could be opened.
+    then the old ones: new:BASE64,old:BASE64. Give the new master key to every process before you
+    remove the old one. If the tier has a second store, the keys of both are wrapped, after those
+    of both were opened.
 
-    Objects of older programs are not bound to the tier. They are written again under their
-    names, each read back, and such objects are refused from then on; no process may own the tier
-    meanwhile. No other message is read or written again. An interrupted run loses nothing, and the
-    next one goes on. Exit status 1: an object is damaged, and stays as it is.
+    Objects of older programs are not bound to the tier. They are rewritten under the same names
+    and read back, and such objects are refused from then on. No process may own the tier
+    meanwhile. Other messages are not read or rewritten. An interrupted run loses nothing, and the
+    next one continues. Exit status 1: an object is damaged, and stays unchanged.
     """
     config = existing_tier(invocation.load_config())
     places = {FIRST_STORE: directory_of(config), SECOND_STORE: second_location(config)}

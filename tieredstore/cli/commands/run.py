@@ -74,7 +74,7 @@ class Running:
     "--put",
     "puts",
     is_flag=True,
-    help="Append the messages that standard input has, too: JSON objects as for `put --json`, each "
+    help="Also append the messages of standard input: JSON objects as for `put --json`, each "
     "with its topic. Each line is answered by an object with its number.",
 )
 @take_over_option
@@ -91,16 +91,16 @@ def command(
     new_tier: bool,
     as_json: bool,
 ) -> int:
-    """Open the store in storePathRootDir as it is configured, until SIGINT, SIGTERM or SIGHUP.
+    """Run the configured store in storePathRootDir until SIGINT, SIGTERM or SIGHUP.
 
-    It opens our own hot log and the plug-ins around it (messageStorePlugIn), tiers what is there
-    and what comes, and deletes from the hot log what is old and in the tier. Messages come from
+    It opens the hot log and the plug-ins around it (messageStorePlugIn), tiers old and new
+    messages, and deletes old tiered messages from the hot log. Messages come from
     --put, or from a program that embeds the store; while this command runs, no other process
     writes the store.
 
-    A signal ends it cleanly: what waits is tiered for at most tieredStoreShutdownTimeout, then the
+    A signal ends it cleanly: the backlog is tiered for at most tieredStoreShutdownTimeout, then the
     store is closed, and a Java broker may be started on it. A second signal ends it at once; then,
-    and after a crash, the next start loses nothing that was acknowledged.
+    and after a crash, the next start has all acknowledged messages.
 
     \b
     Exit status, besides those of `tieredstore --help`:
@@ -138,7 +138,7 @@ def _error_of_end(run: Running) -> str:
     """Keep the store open; the error of a tier that failed at the end with a backlog, or "".
 
     Raises:
-        StoreError: anything else, which says all by itself.
+        StoreError: any other failure.
     """
     try:
         asyncio.run(_run(run))

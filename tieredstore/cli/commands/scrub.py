@@ -18,7 +18,7 @@ from container.names.queue_id import SegmentType
 from provider.clock import SystemClock
 from provider.errors import StoreError
 from tieredstore.admin.scrub import give_up
-from tieredstore.cli.commands.check import tell
+from tieredstore.cli.commands.check import print_finding
 from tieredstore.cli.invocation import (
     Invocation,
     WholeNumber,
@@ -63,15 +63,15 @@ class Done:
 @click.option(
     "--delete",
     is_flag=True,
-    help="Give up objects that nothing has referred to for --grace hours: the tier is owned for a"
-    " moment, and its owner deletes them when tieredStoreCutGraceTime is over, too.",
+    help="Delete objects that were unreferenced for --grace hours. This owns the tier for a moment"
+    " and gives them tombstones; an owner deletes them tieredStoreCutGraceTime later.",
 )
 @click.option(
     "--grace",
     type=WholeNumber(0, 10**6),
     default=GRACE_HOURS,
     metavar="HOURS",
-    help=f"How long nothing must have referred to what --delete gives up; default {GRACE_HOURS}.",
+    help=f"Hours without a reference before --delete deletes an object; default {GRACE_HOURS}.",
 )
 @take_over_option
 @json_option
@@ -86,10 +86,10 @@ def command(
     take_over: bool,
     as_json: bool,
 ) -> int:
-    """Verify the next part of a tier; the run after it goes on there.
+    """Verify the next part of a tier. The next run continues there.
 
-    A round reads every published byte once, then compares the names in storage with those that the
-    metadata have. Beside a running `tier --follow`; writes nothing but where it stopped, in @scrub.
+    A round reads every published byte once, then compares the names in the storage with the
+    metadata. It also runs beside `tier --follow`, and writes only its position, in @scrub.
     Exit status 1: there are findings.
     """
 
@@ -125,7 +125,7 @@ async def _scrub(
     try:
         async for finding in scrubber.run():
             count += 1
-            tell(finding, as_json=as_json)
+            print_finding(finding, as_json=as_json)
     except StoreError:
         with suppress(StoreError):  # the first error is reported
             await write_mark(store, scrubber.mark)
@@ -159,18 +159,18 @@ def _sum_up(
         return
     cost = f"{count_text(done.operations)} requests, {size_text(done.bytes_read)} read"
     found = f"{done.findings} {'finding' if done.findings == 1 else 'findings'}"
-    said = found if done.findings else "nothing is wrong"
+    result = found if done.findings else "nothing is wrong"
     if done.is_round_over:
-        click.echo(f"{cost}: {said}; round {done.before.round} is over")
+        click.echo(f"{cost}: {result}; round {done.before.round} is over")
     else:
         where = printable(_place_text(done.after.place))
-        click.echo(f"{cost}: {said}; round {done.before.round} goes on behind {where}")
+        click.echo(f"{cost}: {result}; round {done.before.round} continues after {where}")
     if given_up:
-        click.echo(f"{count_text(len(given_up))} objects are given up")
+        click.echo(f"{count_text(len(given_up))} objects got tombstones")
     if due and not delete:
         click.echo(
             f"{count_text(len(due))} objects have had no reference for the grace time: --delete "
-            f"gives up those that a tier made"
+            f"gives those that a tier made tombstones"
         )
 
 

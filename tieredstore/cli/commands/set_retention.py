@@ -18,7 +18,7 @@ from tieredstore.store.plugins import opened
 @click.argument("topic", type=TOPIC)
 @click.argument("hours", type=WholeNumber(1, HOURS_MAX), required=False)
 @click.option(
-    "--default", "is_default", is_flag=True, help="Keep it as tieredStoreFileReservedTime says."
+    "--default", "is_default", is_flag=True, help="Keep it for tieredStoreFileReservedTime."
 )
 @pass_invocation
 def command(invocation: Invocation, *, topic: str, hours: int | None, is_default: bool) -> None:

@@ -170,12 +170,12 @@ async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool)
 
 
 def _so_far(statistics: DispatchStatistics) -> str:
-    said = f"tiered {counted(statistics.messages, 'message')}"
-    if not statistics.queues:  # the store is empty, or was not looked at yet
-        return said
+    text = f"tiered {counted(statistics.messages, 'message')}"
+    if not statistics.queues:  # the store is empty, or was not polled yet
+        return text
     if not statistics.behind:
-        return f"{said}, none is waiting"
-    return f"{said}, {count_text(statistics.behind)} still waiting; the next start continues there"
+        return f"{text}, none is waiting"
+    return f"{text}, {count_text(statistics.behind)} still waiting; the next start continues there"
 
 
 async def _follow(follower: Follower, config: Config, stop: asyncio.Event) -> str:
@@ -221,9 +221,9 @@ def _shown(show: Show | None) -> Callable[[Progress], None] | None:
     if show is None:
         return None
 
-    def tell(progress: Progress) -> None:
+    def report(progress: Progress) -> None:
         counts = f"{count_text(progress.messages_done)} of {count_text(progress.messages_total)}"
         note = f"{counts} messages, {size_text(progress.bytes_done)}"
         show(progress.messages_done, progress.messages_total, note)
 
-    return tell
+    return report
