@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
+from random import Random
 from typing import Self
 
 from provider.clock import Clock
@@ -22,6 +23,7 @@ from tieredstore.version import VERSION
 _NAME = re.compile(
     r"(?P<host>.+):(?P<pid>[0-9]+)(?: since (?P<since>[^\s;]+)(?P<more>(?:;[a-z]+=[^\s;]*)*))?"
 )
+ID_BYTES = 8
 _PROC = Path("/proc")
 _THREADS_FIELD = 17
 _START_FIELD = 19
@@ -121,10 +123,10 @@ def process_name(clock: Clock) -> str:
     return f"{socket.gethostname()}:{os.getpid()} since {moment_text(clock.now_ms())}"
 
 
-def owner_name(clock: Clock, *, beat_s: float, nonce: str = "") -> str:
+def owner_name(clock: Clock, *, beat_s: float, rng: Random | None = None) -> str:
     """The name of this process as an owner that shows a sign of life each `beat_s` s. Blocks.
 
-    `nonce`: in hex, tells apart what one process owns.
+    `rng`: makes a part that tells apart what one process owns.
     """
     more = {
         "boot": _boot_id(),
@@ -132,7 +134,7 @@ def owner_name(clock: Clock, *, beat_s: float, nonce: str = "") -> str:
         "start": _start_of("self"),
         "version": VERSION,
         "beat": f"{beat_s:g}",
-        "id": nonce,
+        "id": "" if rng is None else rng.randbytes(ID_BYTES).hex(),
     }
     return process_name(clock) + "".join(f";{key}={value}" for key, value in more.items() if value)
 

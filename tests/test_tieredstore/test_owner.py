@@ -384,7 +384,7 @@ async def test_a_living_owner_of_this_process_is_known_under_every_spelling_of_i
         takeover(location_at(place if "://" in place else str(tmp_path / place)))
         for place in (first, second)
     )
-    name = await asyncio.to_thread(lambda: owner_name(ManualClock(), beat_s=30.0, nonce="07"))
+    name = await asyncio.to_thread(lambda: owner_name(ManualClock(), beat_s=30.0, rng=Random(7)))
     await one.permit(Broker("C", "b"))
     one.own(name)
     (tmp_path / "tier" / "@lock").unlink(missing_ok=True)  # else that tells it

@@ -64,8 +64,6 @@ from tieredstore.session.takeover import Takeover, name_successor
 
 LOGGER = logging.getLogger("tieredstore.owner")
 ResultT = TypeVar("ResultT")
-NONCE_BYTES: Final = 8
-"""Of an owner's name."""
 PAUSE_S_MIN: Final = 0.5
 PAUSE_S_MAX: Final = 10.0
 PASSING: Final = (Unauthorized, Unavailable)
@@ -189,9 +187,7 @@ async def open_owner(
     takeover = Takeover(
         directory, store, journal, clock=clock, take_over=take_over, stands_by=start.stands_by
     )
-    owner = await asyncio.to_thread(
-        owner_name, clock, beat_s=journal.heartbeat_s, nonce=rng.randbytes(NONCE_BYTES).hex()
-    )
+    owner = await asyncio.to_thread(owner_name, clock, beat_s=journal.heartbeat_s, rng=rng)
 
     async def permit(broker: Broker) -> None:
         if memory is not None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import fsspec
@@ -145,7 +146,7 @@ def test_an_owner_that_lives_is_told(tier: PackedTier) -> None:
     tier.put(without_metadata(tier))
     left = tier.objects
     where, clock = directory_of(tier.config), SystemClock()
-    name = owner_name(clock, beat_s=30.0, nonce="07")
+    name = owner_name(clock, beat_s=30.0, rng=Random(7))
     sign = {str(SignName(3, 1)): name.encode()}
     tier.put(left | sign)
     owner = Takeover(where, tier.store, JournalOptions(), clock=clock, take_over=False)
