@@ -35,16 +35,6 @@ class QueueState(Enum):
 DELETED_REASON = "the hot log deleted them before they were tiered"
 """Reason of a gap whose messages were not damaged."""
 
-TOPIC_DELETED_REASON = "the broker deleted the topic before they were tiered"
-"""Reason of a gap that ends where a deleted queue ended."""
-MADE_AGAIN_REASON = (
-    "the broker deleted the topic and made it again; it gives the offsets a second time, and no "
-    "message of the new topic below the end of this gap is tiered"
-)
-"""Reason of a gap between a deleted queue and its next incarnation."""
-ENDS_A_QUEUE = frozenset({TOPIC_DELETED_REASON, MADE_AGAIN_REASON})
-"""Reasons of gaps that end a deleted queue. Messages before such a gap are never compared."""
-
 HALTED = frozenset({QueueState.STOPPED, QueueState.REFUSED, QueueState.DAMAGED})
 """States without commits until the tier or the hot log changes."""
 

@@ -9,17 +9,15 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Self
 
-from container.metadata.records import Gap, Queue
-from dispatcher.options import Backfill
-from dispatcher.ports import (
-    DELETED_REASON,
+from container.metadata.records import (
     ENDS_A_QUEUE,
     MADE_AGAIN_REASON,
     TOPIC_DELETED_REASON,
-    DeletedQueue,
-    HotQueue,
-    HotQueueState,
+    Gap,
+    Queue,
 )
+from dispatcher.options import Backfill
+from dispatcher.ports import DELETED_REASON, DeletedQueue, HotQueue, HotQueueState
 from provider.ranges import QueueOffset
 
 

@@ -157,6 +157,8 @@ class TrimQueue:
     """Record that was trimmed. None: not compared."""
     release: Release | None = None
     """Dropped references to parts. None in older entries, and if the queue named no part."""
+    gaps_from: int = 0
+    """Gaps that end below this leave the record, but for the newest of `ENDS_A_QUEUE`. 0: none."""
 
 
 @dataclass(frozen=True, slots=True)

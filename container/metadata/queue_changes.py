@@ -1,5 +1,6 @@
 """Queue record after each operation: pure functions from record to record."""
 
+from bisect import bisect_left
 from dataclasses import replace
 
 from container.metadata.invariants import check_queue, queue_path, refuse_unless
@@ -15,6 +16,7 @@ from container.metadata.operations import (
     TrimQueue,
 )
 from container.metadata.records import (
+    ENDS_A_QUEUE,
     CopyState,
     Extent,
     Gap,
@@ -319,7 +321,12 @@ def trim(queue: Queue, operation: TrimQueue) -> Queue:
         f"cannot trim [{queue.min_offset}, {queue.next_offset}) to {operation.min_offset}",
         path,
     )
-    after = replace(queue, min_offset=operation.min_offset, manifests=operation.manifests)
+    after = replace(
+        queue,
+        min_offset=operation.min_offset,
+        manifests=operation.manifests,
+        gaps=_gaps_from(queue.gaps, operation.gaps_from),
+    )
     bases = (operation.commit_log_base, operation.consume_queue_base)
     for kind, base in zip(FLAT_FILES, bases, strict=True):
         live = queue.segments(kind)
@@ -332,6 +339,13 @@ def trim(queue: Queue, operation: TrimQueue) -> Queue:
         after = _with_segments(after, kind, kept)
     check_queue(after)
     return after
+
+
+def _gaps_from(gaps: tuple[Gap, ...], first: int) -> tuple[Gap, ...]:
+    """Gaps of a queue that matters from `first` on."""
+    old = bisect_left(gaps, first, key=lambda gap: gap.end)
+    ends = [gap for gap in gaps[:old] if gap.reason in ENDS_A_QUEUE]
+    return (*ends[-1:], *gaps[old:])
 
 
 def set_segment_state(queue: Queue, operation: SetSegmentState) -> Queue:

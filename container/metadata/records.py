@@ -138,6 +138,17 @@ class ManifestRef:
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA, hash=False)
 
 
+TOPIC_DELETED_REASON = "the broker deleted the topic before they were tiered"
+"""Reason of a gap that ends where a deleted queue ended."""
+MADE_AGAIN_REASON = (
+    "the broker deleted the topic and made it again; it gives the offsets a second time, and no "
+    "message of the new topic below the end of this gap is tiered"
+)
+"""Reason of a gap between a deleted queue and its next incarnation."""
+ENDS_A_QUEUE = frozenset({TOPIC_DELETED_REASON, MADE_AGAIN_REASON})
+"""Reasons of gaps that end a deleted queue. Messages before such a gap are never compared."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Queue offsets `[start, end)` that were lost before they could be tiered."""
@@ -340,7 +351,8 @@ class Attempt:
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
 
 
-Coverage = tuple[tuple[QueueId, QueueOffset, QueueOffset], ...]
+CoverageRow = tuple[QueueId, QueueOffset, QueueOffset]
+Coverage = tuple[CoverageRow, ...]
 """Queues and offsets `[from, to)`, in order of both."""
 
 

@@ -54,6 +54,8 @@ class HeadTrim:
     """Number of removed messages, without those in gaps."""
     log: FlatTrim
     units: FlatTrim
+    gaps_from: int
+    """As in `TrimQueue`: no message that stays lies below. 0 if no gap ends below."""
 
     @property
     def shortened(self) -> list[tuple[ManifestRef, tuple[Segment, ...]]]:
@@ -101,6 +103,7 @@ def plan_trim(
         return units
     if not log.freed and not units.freed and min_offset == queue.min_offset:
         return None
+    first = min(min_offset, log.first_offset, units.base // UNIT_BYTES)
     lost = sum(
         max(0, min(gap.end, min_offset) - max(gap.start, queue.min_offset)) for gap in queue.gaps
     )
@@ -112,6 +115,7 @@ def plan_trim(
         min_offset - queue.min_offset - lost,
         log,
         units,
+        first if any(gap.end < first for gap in queue.gaps) else 0,
     )
 
 

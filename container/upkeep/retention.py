@@ -310,6 +310,7 @@ class RetentionStep(Step):
             tuple(tier.tombstone(name, EXPIRED) for name in freed),
             trim.planned_on,
             release_of(trim.log.in_manifests + trim.units.in_manifests, tier.due_ms()),
+            trim.gaps_from,
         )
         await tier.journal.publish([trimmed] if rolled is None else [rolled, trimmed])
         self._messages += trim.messages

@@ -6,11 +6,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from container.metadata.records import ENDS_A_QUEUE
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
-from dispatcher.ports import ENDS_A_QUEUE, HotQueue, HotQueueState
+from dispatcher.ports import HotQueue, HotQueueState
 from provider.errors import StoreError, Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock, settle

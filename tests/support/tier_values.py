@@ -146,7 +146,9 @@ operations = st.one_of(
         op.MoveToManifest, queue_ids, refs, st.lists(_INT, max_size=2).map(tuple),
         st.lists(_TEXT, max_size=2).map(tuple), _dead, st.none() | _INT, st.none() | _INT,
     ),
-    st.builds(op.TrimQueue, queue_ids, _INT, _INT, _INT, _INT, _refs, _dead, _basis, _release),
+    st.builds(
+        op.TrimQueue, queue_ids, _INT, _INT, _INT, _INT, _refs, _dead, _basis, _release, _INT
+    ),
     st.builds(op.DropQueue, queue_ids, _dead, _basis, _release),
     st.builds(
         op.RepackSegments, queue_ids, _INT, _INT, _INT, st.lists(_runs, max_size=2).map(tuple),

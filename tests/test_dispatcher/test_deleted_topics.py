@@ -4,17 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from container.metadata.records import Gap, Queue
+from container.metadata.records import MADE_AGAIN_REASON, TOPIC_DELETED_REASON, Gap, Queue
 from container.names.queue_id import QueueId
 from dispatcher.options import Backfill
-from dispatcher.ports import (
-    DELETED_REASON,
-    MADE_AGAIN_REASON,
-    TOPIC_DELETED_REASON,
-    DeletedQueue,
-    HotQueue,
-    QueueState,
-)
+from dispatcher.ports import DELETED_REASON, DeletedQueue, HotQueue, QueueState
 from dispatcher.start import (
     BeginAt,
     OverlapSample,

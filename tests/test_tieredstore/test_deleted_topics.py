@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import tieredstore
+from container.metadata.records import MADE_AGAIN_REASON, TOPIC_DELETED_REASON
 from container.names.queue_id import QueueId
-from dispatcher.ports import MADE_AGAIN_REASON, TOPIC_DELETED_REASON
 from dispatcher.statistics import DispatchStatistics
 from tests.support.fake_broker import FakeBroker
 from tieredstore.following.queues import poll_schedule

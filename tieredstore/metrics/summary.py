@@ -6,15 +6,9 @@ from difflib import get_close_matches
 from typing import Self
 
 from container.metadata.queue_table import QueueTable
-from container.metadata.records import Gap, Queue
+from container.metadata.records import MADE_AGAIN_REASON, TOPIC_DELETED_REASON, Gap, Queue
 from container.names.queue_id import QueueId, SegmentType
-from dispatcher.ports import (
-    DELETED_REASON,
-    HALTED,
-    MADE_AGAIN_REASON,
-    TOPIC_DELETED_REASON,
-    QueueState,
-)
+from dispatcher.ports import DELETED_REASON, HALTED, QueueState
 from dispatcher.statistics import QueueStatistics
 
 _PREVENTED_BY = {

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from container.metadata.operations import DropIndexFile, PutIndexFile
-from container.metadata.records import IndexFile
+from container.metadata.records import MADE_AGAIN_REASON, IndexFile
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
@@ -129,6 +129,39 @@ async def test_a_queue_that_expired_whole_goes_on_above_a_gap_and_under_a_new_ow
             await put_each_minute(tier, world.clock, 12)
             first = 25 if with_gap else 20
             assert await readable(world) == list(range(first, first + 12))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_gaps_leave_with_the_messages_around_them(*, packed: bool) -> None:
+    world = OwnedWorld(OPTIONS, EXPIRING, packed=packed)
+    made: list[tuple[int, int]] = []
+    messages: list[int] = []
+    sizes: list[int] = []
+    async with world.owned() as tier:
+        for number in range(130):
+            await put_each_minute(tier, world.clock, 1)
+            queue = tier.state.queues[QUEUE]
+            messages.append(queue.next_offset - 1)
+            start, end = queue.next_offset, QueueOffset(queue.next_offset + 1 + number % 5)
+            reason = MADE_AGAIN_REASON if number in {7, 11} else "lost"
+            await tier.record_gap(QUEUE, start, end, reason)
+            made.append((start, end))
+            sizes.append(len(tier.state.queues[QUEUE].gaps))
+        await put_each_minute(tier, world.clock, 1)
+        await world.pass_time(120)
+    assert max(sizes) <= 70, "as many as an hour has, and what one run of retention is late"
+    queue = tier.state.queues[QUEUE]
+    messages.append(queue.next_offset - 1)
+    assert await readable(world) == [one for one in messages if one >= queue.min_offset]
+    marked, *kept = [(gap.start, gap.end) for gap in queue.gaps]
+    assert marked == made[11], "a queue that is made again goes on behind it"
+    counted = [gap for gap in made if gap[1] > queue.min_offset]
+    assert kept[-len(counted) :] == counted, "lost messages are counted above the first offset"
+    async with world.owned() as again:
+        await put_each_minute(again, world.clock, 3)
+        messages += range(queue.next_offset, queue.next_offset + 3)
+        first = again.state.queues[QUEUE].min_offset
+        assert await readable(world) == [one for one in messages if one >= first]
 
 
 async def test_a_topic_has_a_time_of_its_own() -> None:
