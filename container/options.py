@@ -57,7 +57,7 @@ class TierOptions:
         "tieredStoreCutGraceTime",
         Kind.HOURS,
         72,
-        "How long `repair` keeps the bytes of the messages that it unpublished.",
+        "Time for which `repair` keeps the bytes of unpublished messages.",
         least=0,
     )
     takeover_wait_s_max: float = setting(

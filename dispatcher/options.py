@@ -121,7 +121,7 @@ class DispatchOptions:
         "tieredStoreShutdownTimeout",
         Kind.MILLISECONDS,
         10_000,
-        "Maximum time that a stop spends on committing the messages that are waiting.",
+        "Maximum time that a stop spends on committing the backlog.",
         least=0,
     )
 

@@ -23,8 +23,10 @@ class FetcherOptions:
         "tieredStoreCrcCheckEnable",
         Kind.SWITCH,
         default=True,
-        meaning="True: reading compares topic, tags and body checksum of each message. False: only "
-        "headers (RocketMQ: no effect).",
+        meaning=(
+            "True: reading verifies topic, tags and body checksum of each message. False: "
+            "only headers (RocketMQ: no effect)."
+        ),
     )
     """See `TieredMessageFetcher`."""
     extent_bytes_max: int = 4 << 20

@@ -14,7 +14,7 @@ class PosixOptions:
         "tieredStoreReadThreads",
         Kind.COUNT,
         4,
-        "Number of threads that read bytes which are not in the page cache.",
+        "Number of threads for reads that miss the page cache.",
         unit="threads",
         most=1024,
     )
@@ -53,8 +53,8 @@ class PosixOptions:
         "tieredStoreReserveSize",
         Kind.BYTES,
         4 * MIB,
-        "Room that tiering keeps for the tier's metadata, so that a full disk holds nothing that "
-        "cannot be published; 0: none.",
+        "Space that tiering reserves for the tier's metadata, to publish all written "
+        "messages on a full disk; 0: none.",
         least=0,
     )
     """Reserved by an appending store while it is open (`posix/work.py`). The journal entry of a
@@ -99,8 +99,8 @@ class RangeOptions:
         "readAheadRequestSize",
         Kind.BYTES,
         16 * MIB,
-        "Maximum bytes of one request to an object store; a longer range is read in pieces side "
-        "by side.",
+        "Maximum bytes of one request to an object store; a longer range is read by "
+        "concurrent requests.",
         least=KIB,
     )
     """The slice of a queue in a part is seldom longer (decision 0043)."""
@@ -108,15 +108,14 @@ class RangeOptions:
         "readAheadHedgeDelay",
         Kind.MILLISECONDS,
         0,
-        "Time after which a read from an object store that has no answer is asked for a second "
-        "time; 0: never.",
+        "Time after which an unanswered read from an object store is sent a second time; 0: never.",
         least=0,
     )
     hedge_share_max: float = setting(
         "readAheadHedgeShare",
         Kind.PERCENT,
         5,
-        "Maximum share of reads that are asked for a second time (see readAheadHedgeDelay).",
+        "Maximum share of reads that are sent a second time (see readAheadHedgeDelay).",
         most=100,
     )
     """The first one always may."""
@@ -142,8 +141,8 @@ class DiskCacheOptions:
         "readAheadDiskCachePath",
         Kind.PATH,
         "",
-        "Directory that keeps what was read from an object store, over restarts; processes may "
-        "share it. Empty: none.",
+        "Directory of the cache of bytes from an object store, kept over restarts; processes "
+        "may share it. Empty: none.",
         convert=_path,
     )
     """None: no cache."""
@@ -151,7 +150,8 @@ class DiskCacheOptions:
         "readAheadDiskCacheSize",
         Kind.BYTES,
         10 * GIB,
-        "Maximum bytes of files in readAheadDiskCachePath; the longest unused go first.",
+        "Maximum bytes of files in readAheadDiskCachePath; the least recently used are "
+        "deleted first.",
     )
     """Counts the files of all processes in the directory. Directories take up to 1 MiB more."""
     entries_max: int = 200_000
@@ -179,7 +179,7 @@ class ObjectOptions:
         "objectStoreRequestsMax",
         Kind.COUNT,
         32,
-        "Maximum number of requests under way at once, uploads apart, of which there are 8.",
+        "Maximum number of concurrent requests, besides at most 8 uploads.",
         unit="requests",
         most=1024,
     )

@@ -31,7 +31,7 @@ class IndexOptions:
         "tieredStoreIndexFileRollingIdleInterval",
         Kind.MILLISECONDS,
         10_800_000,
-        "Time after which keys are written into an index file, however few they are.",
+        "Time after which keys are written into an index file, whatever their number.",
     )
     finish_items_min: int = 65_536
     """A clean end seals a file with at least this many items ..."""
@@ -43,8 +43,7 @@ class IndexOptions:
         "tieredStoreIndexFileMergedMaxIndexNum",
         Kind.COUNT,
         1 << 20,
-        "Number of keys in an index file that smaller ones are merged into; 200 bytes of memory "
-        "each.",
+        "Number of keys in a merged index file; 200 bytes of memory each.",
         unit="keys",
         most=50_000_000,
     )

@@ -48,7 +48,7 @@ class JournalOptions:
         "tieredStoreClaimTimeout",
         Kind.MILLISECONDS,
         5000,
-        "How long an owner stands back when another process wants to take its tier.",
+        "Time for which an owner stops writing when another process wants to take its tier.",
         least=0,
         most=600_000,
     )
@@ -57,7 +57,7 @@ class JournalOptions:
         "tieredStoreOwnerHeartbeatInterval",
         Kind.MILLISECONDS,
         30_000,
-        "Interval of the signs of life of an owner that writes nothing; each is one request.",
+        "Interval of the signs of life of an idle owner; each is one request.",
         least=100,
     )
     lease_s: float = setting(

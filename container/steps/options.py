@@ -36,8 +36,8 @@ class UpkeepOptions:
         "tieredStoreJournalGraceTime",
         Kind.MILLISECONDS,
         600_000,
-        "How long journal entries and snapshots stay readable after a newer snapshot replaced "
-        "them.",
+        "Time for which journal entries and snapshots stay readable after a newer snapshot "
+        "replaced them.",
         least=0,
     )
     undeletable_after_tries: int = 3
@@ -53,7 +53,8 @@ class UpkeepOptions:
         "tieredStoreSegmentExtentsMax",
         Kind.COUNT,
         64,
-        "Small pieces of an open segment in an object store; more are merged at once.",
+        "Maximum number of small pieces of an open segment in an object store; more are "
+        "merged at once.",
         unit="pieces",
         least=16,
         most=4096,
@@ -64,7 +65,7 @@ class UpkeepOptions:
         "tieredStoreMergeExtentsMin",
         Kind.COUNT,
         1024,
-        "Small pieces over all queues from which on a merge is worth its requests.",
+        "Number of small pieces over all queues from which on a merge is worth its requests.",
         unit="pieces",
         most=1_000_000,
     )
@@ -84,7 +85,7 @@ class UpkeepOptions:
         "tieredStoreSealTimeout",
         Kind.MILLISECONDS,
         3_600_000,
-        "Maximum time that small closed segments wait to be gathered (see tieredStoreSealSize).",
+        "Maximum time that small closed segments wait for a merge (see tieredStoreSealSize).",
         least=1000,
     )
     scrubs: bool = setting(
@@ -92,8 +93,8 @@ class UpkeepOptions:
         Kind.SWITCH,
         default=False,
         meaning=(
-            "True: the owner verifies the tier in the background, as `tieredstore scrub` does, and "
-            "goes on where that stopped."
+            "True: the owner verifies the tier in the background and continues where "
+            "`tieredstore scrub` stopped."
         ),
     )
     scrub_interval_s: float = setting(
@@ -129,8 +130,10 @@ class UpkeepOptions:
         "tieredStoreDeleteFileEnable",
         Kind.SWITCH,
         default=False,
-        meaning="True: messages older than tieredStoreFileReservedTime are deleted (RocketMQ's "
-        "default). False: none ever is.",
+        meaning=(
+            "True: messages older than tieredStoreFileReservedTime are deleted (RocketMQ's "
+            "default). False: none is."
+        ),
     )
     retention_hours: int = setting(
         "tieredStoreFileReservedTime",
@@ -173,8 +176,8 @@ class UpkeepOptions:
         "tieredStoreOffloadDeletionLag",
         Kind.MILLISECONDS,
         14_400_000,
-        "How long the first store keeps what was offloaded; what would expire within that time is "
-        "not offloaded.",
+        "Time for which the first store keeps offloaded segments; segments that expire "
+        "within it are not offloaded.",
         least=0,
     )
     offload_extent_bytes_max: int = 64 * MIB
@@ -184,8 +187,8 @@ class UpkeepOptions:
         "tieredStoreOffloadBytesInFlight",
         Kind.BYTES,
         128 * MIB,
-        "Maximum bytes of segments that are being offloaded at once, each counted twice: as it is "
-        "written, and as it is read back.",
+        "Maximum bytes of segments that are offloaded at once, each counted twice: for the "
+        "write and for reading it back.",
     )
     """A copy may always proceed."""
     offload_copies_max: int = 8
@@ -194,13 +197,13 @@ class UpkeepOptions:
         "tieredStoreOffloadInterval",
         Kind.MILLISECONDS,
         600_000,
-        "Interval between looks for segments to offload by age and size.",
+        "Interval between scans for segments to offload by age and size.",
         least=100,
     )
     expiry_interval_s: float = setting(
         "tieredStoreDeleteFileInterval",
         Kind.MILLISECONDS,
         3_600_000,
-        "Interval between looks for messages that have expired (see tieredStoreDeleteFileEnable).",
+        "Interval between scans for expired messages (see tieredStoreDeleteFileEnable).",
         least=100,
     )

@@ -1,4 +1,4 @@
-"""Configuration: RocketMQ's keys and ours, sources of their values, and the options made of them.
+"""Configuration: RocketMQ keys and our own, sources of their values, and the options built of them.
 
 Begin with `effective.py`, the configuration of a process.
 """

@@ -131,8 +131,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "checkSyncStateSetPeriod",
             Kind.MILLISECONDS,
             5_000,
-            "How often a replicated broker looks for silent replicas; such messages wait that long "
-            "too.",
+            "Interval at which a replicated broker checks for silent replicas; such messages "
+            "wait that long too.",
         ),
         Key(
             "readUnCommitted",
@@ -227,8 +227,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             Kind.SWITCH,
             default=False,
             meaning=(
-                "True: reading also compares the checksum of every extent touched, and reads it "
-                "whole (tieredStoreExtentMaxSize)."
+                "True: reading also verifies the checksum of every extent touched, and reads "
+                "it whole (tieredStoreExtentMaxSize)."
             ),
         ),
         "tieredStoreCutGraceTime",
@@ -237,8 +237,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreOwnerCheckInterval",
             Kind.MILLISECONDS,
             10_000,
-            "Interval at which an owner that writes nothing looks whether another process took the "
-            "tier; 0: never.",
+            "Interval at which an idle owner checks whether another process took the tier; "
+            "0: never.",
             least=0,
             object_default=60_000,
         ),
@@ -315,7 +315,7 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "objectStoreRequesterPays",
             Kind.SWITCH,
             default=False,
-            meaning="True: requests accept that their caller pays, as some buckets want it.",
+            meaning="True: requests accept that their caller pays, as some buckets require.",
         ),
         Key(
             "objectStoreUploadChecksum",
@@ -342,8 +342,7 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "objectStoreServerSideEncryption",
             Kind.CHOICE,
             "BUCKET",
-            "Encryption at rest that is asked for with each object; BUCKET: what the bucket is "
-            "set to.",
+            "Encryption at rest that each upload requests; BUCKET: the setting of the bucket.",
             choices=("BUCKET", "AES256", "aws:kms"),
         ),
         Key(
@@ -383,8 +382,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreOffloadPath",
             Kind.PATH,
             "",
-            "Second store, which closed segments move to: a URL as s3://bucket/prefix, or a "
-            "directory. Empty: none.",
+            "Second store, to which closed segments move: a URL such as s3://bucket/prefix, "
+            "or a directory. Empty: none.",
             is_machines=True,
         ),
         "tieredStoreOffloadAge",
@@ -410,8 +409,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             Kind.SWITCH,
             default=True,
             meaning=(
-                "True: messages are collected into batches. False: each message is committed as "
-                "soon as it is seen."
+                "True: messages are collected into batches. False: each message is committed "
+                "at once."
             ),
         ),
         "tieredStoreGroupCommitTimeout",
@@ -446,8 +445,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreStartTimeout",
             Kind.MILLISECONDS,
             300_000,
-            "Maximum time that `run` and `tier --follow` wait at their start for a storage that is "
-            "away, or refuses them for now.",
+            "Maximum time that `run` and `tier --follow` wait at their start for a storage "
+            "that is unavailable, or refuses them for now.",
             least=0,
         ),
         "tieredStoreShutdownTimeout",
@@ -483,8 +482,7 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreIndexFileMaxHashSlotNum",
             Kind.COUNT,
             5_000_000,
-            "Number of slots of RocketMQ's own open index files, to read them (--java-metadata); "
-            "ours have as many as fit.",
+            "Number of slots of RocketMQ's own open index files, to read them (--java-metadata).",
             unit="slots",
             most=2**28,
         ),

@@ -183,7 +183,7 @@ def _checked(endpoint: str, origin: str, *, may_http: bool) -> bool:
     if not may_http and not _is_loopback(parts.hostname):
         raise ConfigError(
             f"{ENDPOINT} ({origin}) is reached without TLS, so credentials and messages could be "
-            f"read on their way: use https://, or say {ALLOW_HTTP}=true"
+            f"read on their way: use https://, or set {ALLOW_HTTP}=true"
         )
     return True
 

@@ -25,10 +25,10 @@ RESEMBLING = frozenset(
         "mapperFileSizeBatchConsumeQueue",
     }
 )
-"""Keys of a broker 5.5.0 that are as similar to one of ours and are none; there are no others."""
+"""Keys of a broker 5.5.0 that only resemble our keys. The list is complete."""
 ENVIRONMENT_PREFIX = "TIEREDSTORE_"
 DEFINE_ORIGIN = "-D"
-SECRET_SET = "set"  # noqa: S105 - said in place of one
+SECRET_SET = "set"  # noqa: S105 - printed in place of a secret
 """Output in place of a secret."""
 PLUG_IN_NOTE = "a failure of the plug-in "
 """Start of the note of an error that a user's plug-in raised; its name follows."""
@@ -157,7 +157,7 @@ def refuse_misspelt(given: Given) -> None:
     A key with a dot is a plug-in's, wherever it was given; the broker has none.
 
     Raises:
-        ConfigError: the key is similar to one of ours or has its prefix; names the nearest.
+        ConfigError: the key resembles one of our keys or has their prefix; names the nearest.
     """
     if given.name in KEYS or given.name in JAVA_ONLY or given.name in RESEMBLING:
         return

@@ -94,7 +94,7 @@ class HotLogOptions:
         "tieredStoreBodyCheckEnable",
         Kind.SWITCH,
         default=False,
-        meaning="True: tiering compares each body with its checksum, and says what rotted.",
+        meaning="True: tiering verifies the checksum of each body, and reports rotted messages.",
     )
     """A damaged body is reported, and tiered as it is."""
     pin_path: str = setting(

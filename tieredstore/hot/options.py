@@ -45,7 +45,8 @@ class HotWriteOptions:
         "flushDiskType",
         Kind.CHOICE,
         "ASYNC_FLUSH",
-        "Whether an append waits for the disk; else a power failure takes the newest messages.",
+        "Whether an append waits for the disk; without that a power failure loses the newest "
+        "messages.",
         choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
     )
     """ASYNC_FLUSH acknowledges an append when the kernel has it: a crash of the process loses
@@ -155,8 +156,8 @@ class RetentionOptions:
         "fileReservedTime",
         Kind.HOURS,
         72,
-        "Age, since it was written last, from which on a CommitLog file is deleted (see "
-        "deleteWhen) if all of it is in the tier.",
+        "Age since the last write from which on a CommitLog file is deleted (see deleteWhen) "
+        "if all of it is in the tier.",
         least=0,
         convert=_hours_s,
     )
@@ -164,16 +165,15 @@ class RetentionOptions:
         "diskMaxUsedSpaceRatio",
         Kind.PERCENT,
         75,
-        "Share of the disk in use from which on files that are in the tier are deleted whatever "
-        "their age.",
+        "Share of the disk in use from which on files that are in the tier are deleted at any age.",
         most=100,
     )
     disk_forcible_ratio: float = setting(
         "diskSpaceCleanForciblyRatio",
         Kind.PERCENT,
         85,
-        "Share of the disk in use from which on young messages that no tier takes go (see "
-        "cleanFileForciblyEnable).",
+        "Share of the disk in use from which on young messages without a tier are deleted "
+        "(see cleanFileForciblyEnable).",
         most=100,
     )
     """These messages are lost."""
@@ -195,8 +195,8 @@ class RetentionOptions:
         "tieredStoreUntieredPolicy",
         Kind.CHOICE,
         "KEEP",
-        "What goes on a full disk that the tier lacks: nothing, so that appends fail, or the "
-        "oldest file.",
+        "Untiered files that are deleted on a full disk: none, so that appends fail, or the "
+        "oldest one.",
         choices=("KEEP", "DROP"),
         convert=UntieredPolicy.__getitem__,
     )
@@ -214,7 +214,7 @@ class RetentionOptions:
         "cleanResourceInterval",
         Kind.MILLISECONDS,
         10_000,
-        "Interval between two rounds that look which files may be deleted.",
+        "Interval between two rounds of deletion.",
         most=24 * HOUR_MS,
     )
 
@@ -272,8 +272,8 @@ class ReadLimits:
         "accessMessageInMemoryMaxRatio",
         Kind.PERCENT,
         40,
-        "Share of the machine's memory in which the newest messages are taken to lie, where the "
-        "kernel is not asked.",
+        "Share of the machine's memory that is assumed to hold the newest messages, where "
+        "the kernel is not asked.",
         least=0,
         most=100,
     )

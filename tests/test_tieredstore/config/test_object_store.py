@@ -111,7 +111,7 @@ def test_an_endpoint_is_reached_with_tls_but_on_this_host(
 
 def test_an_endpoint_without_tls_must_be_allowed() -> None:
     said = refusal(BUCKET, "objectStoreEndpoint=http://s3.example.com")
-    assert "use https://, or say objectStoreAllowHttp=true" in said
+    assert "use https://, or set objectStoreAllowHttp=true" in said
     allowed = ("objectStoreEndpoint=http://s3.example.com", "objectStoreAllowHttp=true")
     assert load(BUCKET, *allowed).storage.allow_http
     for wrong in ("ftp://x", "https://", "https://k:s@x"):
