@@ -263,7 +263,7 @@ class Tier(TierView):
             try:
                 await self._journal.publish(operations)
             except Refused as error:
-                self._segments.forsake(placed)
+                self._segments.abandon(placed)
                 self._explain(plans, error)
                 raise
             if self._new_topics:

@@ -66,18 +66,16 @@ def differs_sentence(
     that both have.
     """
     differs = f"the tier and the hot log have different messages at offset {offset}"
-    kept = "what is tiered stays readable, nothing more is tiered until"
+    kept = "tiered messages stay readable, nothing more is tiered until"
     repair = f"`tieredstore repair {queue.topic} {queue.queue_id} --cut-to-hot`"
     if common_end is not None and common_end == low:
         return (
             f"{differs}, and none that is the same: this is not the log that was tiered, or its "
-            f"topic was made again unseen; {kept} the right store and tier are named, or until "
-            f"{repair}, which would leave nothing that is tiered from there on"
+            f"topic was recreated unnoticed; {kept} the right store and tier are named, or until "
+            f"{repair}, which would leave no tiered message from there on"
         )
     below = f", and the same below offset {common_end}" if common_end else ""
-    return (
-        f"{differs}{below}: the broker gave offsets again that were tiered before; {kept} {repair}"
-    )
+    return f"{differs}{below}: the broker gave tiered offsets to other messages; {kept} {repair}"
 
 
 async def compare_sampled(
@@ -293,7 +291,7 @@ def _raise_if_rotten(queue: QueueId, offset: QueueOffset, tiered: bytes) -> None
     if body_crc_of(tiered[parts.body : parts.body_end]) != header.body_crc:
         raise Corrupt(
             f"the tier's record at offset {offset} fails its checksum; "
-            f"`tieredstore repair {queue.topic} {queue.queue_id} --cut-to-hot` tiers it anew",
+            f"`tieredstore repair {queue.topic} {queue.queue_id} --cut-to-hot` tiers it again",
             str(queue),
             offset,
         )

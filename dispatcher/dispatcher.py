@@ -22,10 +22,10 @@ from provider.ranges import QueueOffset
 class Backlog:
     """Messages that the hot log has at the next poll. Later messages do not count."""
 
-    def __init__(self, work: DispatchWork, tell: Callable[[], None] | None = None) -> None:
-        """Start with the next poll. `is_tiered` calls `tell` after each landed round or poll."""
+    def __init__(self, work: DispatchWork, report: Callable[[], None] | None = None) -> None:
+        """Start with the next poll. `is_tiered` calls `report` after each landed round or poll."""
         self._work = work
-        self._report = tell
+        self._report = report
         self._polls_begun = work.polls_begun
         self._missing: dict[QueueId, QueueOffset] | None = None
         """Target offset of each queue that has not reached it; None before the poll."""
@@ -242,7 +242,7 @@ class TieredDispatcher:
 
         Must not be called while workers run: `run` was cancelled and has ended. O(queues).
         """
-        assert not self._serving, f"whoever works on the queues is stopped first: {self}"
+        assert not self._serving, f"workers of the queues must be stopped first: {self}"
         self._work.table.forget(topics)
 
     def check(self) -> None:

@@ -88,7 +88,7 @@ def refusal_sentence(error: StoreError) -> str:
     """Error sentence for an operator: the cause that keeps a queue from the tier, and a remedy."""
     if isinstance(error, BytesMissing):
         return (
-            f"{error.reason} ({error.path} at {error.position}): bring the file back, then it goes "
-            f"on; `tieredstore check` tells all that is missing"
+            f"{error.reason} ({error.path} at {error.position}): bring the file back, then tiering "
+            f"continues; `tieredstore check` finds all that is missing"
         )
     return str(error)

@@ -76,7 +76,7 @@ class QueueDescriptions:
 
     C1  The entry of a queue that was not noted since the last `at` is current, except for the age
         of its oldest message.
-    C2  The restless queues are those that are described as failing, halted or behind.
+    C2  The restless queues are those described as failing, halted or lagging.
     """
 
     def __init__(self, queues: Mapping[QueueId, QueueProgress]) -> None:

@@ -221,7 +221,8 @@ def ahead_sentence(hot: HotQueue, tier: Queue) -> str:
     """Error sentence for an operator: a tier that is ahead of its hot log, and the remedies."""
     return (
         f"the tier ends at offset {tier.next_offset} but the hot log at {hot.max_offset}: it lost "
-        f"its tail, its topic was made again unseen, or it is not the log that was tiered; what is "
-        f"tiered stays readable, nothing more is tiered until the log has caught up with the same "
-        f"messages, or until `tieredstore repair {hot.id.topic} {hot.id.queue_id} --cut-to-hot`"
+        f"its tail, its topic was recreated unnoticed, or it is not the log that was tiered; "
+        f"tiered messages stay readable, nothing more is tiered until the log has caught up with "
+        f"the same messages, or until `tieredstore repair {hot.id.topic} {hot.id.queue_id} "
+        f"--cut-to-hot`"
     )

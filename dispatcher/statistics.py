@@ -61,7 +61,7 @@ class DispatchStatistics:
 
     queues: tuple[QueueStatistics, ...]
     restless: tuple[QueueStatistics, ...]
-    """Queues that are behind, failing or halted. Usually few."""
+    """Queues that are lagging, failing or halted. Usually few."""
     bytes_in_flight: int
     bytes_in_flight_peak: int
     rounds_in_flight: int

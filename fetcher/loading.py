@@ -111,7 +111,7 @@ class _Picked(NamedTuple):
         )
 
     def past_codas(self, at_coda: NDArray[np.bool_]) -> "_Picked":
-        """Move the positions of messages whose unit points at a coda behind that coda."""
+        """Move positions that point at a coda to the end of the coda."""
         positions = self.positions.copy()
         positions[at_coda] += Coda.SIZE
         return self._replace(positions=positions)

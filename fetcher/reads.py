@@ -226,9 +226,9 @@ class RunReads:
         object requests units and records in one round.
         """
         ends = queue.object_ends(QueueOffset(start), QueueOffset(end))
-        before = self._log_position(queue, key, start)
-        behind = queue.log_position(ends[-1]) if ends else None
-        if before is None or behind is None or behind - before < ALONE_BYTES_MIN:
+        first = self._log_position(queue, key, start)
+        last = queue.log_position(ends[-1]) if ends else None
+        if first is None or last is None or last - first < ALONE_BYTES_MIN:
             return end
         return ends[-1]
 

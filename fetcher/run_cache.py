@@ -211,7 +211,7 @@ def compact(data: Buffer) -> Buffer:
 
 
 class SortedRuns:
-    """Runs of one key, sorted by first offset. A look-up costs O(log n)."""
+    """Runs of one key, sorted by first offset. A lookup costs O(log n)."""
 
     __slots__ = ("_firsts", "_runs")
 
@@ -261,7 +261,7 @@ _NO_RUNS = SortedRuns()
 
 
 class RunCache:
-    """Cache of runs by queue, subscription and offset. No method waits; a look-up is O(log n).
+    """Cache of runs by queue, subscription and offset. No method waits; a lookup is O(log n).
 
     I1  `bytes_held` is the sum of `nbytes` over the runs held, and at most `bytes_max`.
     I2  `unread_bytes` is that sum over the runs that were read ahead and not served yet.

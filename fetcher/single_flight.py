@@ -46,7 +46,7 @@ class Flight:
 
 
 class Flights:
-    """Registry of the reads under way. A look-up is linear in the few reads of one key.
+    """Registry of the reads under way. A lookup is linear in the few reads of one key.
 
     F1  At most one read of a key covers an offset.
     F2  A read is registered from `begin` to `end` or `forget`, and `len` counts it until `end`.

@@ -41,7 +41,7 @@ def parse_subscription(expression: str | None) -> Subscription | None:
     given = cast("object", expression)
     if not isinstance(given, str):
         kind = type(given).__name__
-        raise ValueError(f"the subscription is of type {kind}, not str: say 'TagA || TagB'")  # noqa: TRY004 - as other wrong arguments
+        raise ValueError(f"the subscription is of type {kind}, not str: use 'TagA || TagB'")  # noqa: TRY004 - as other wrong arguments
     return _parsed(expression)
 
 
@@ -51,7 +51,7 @@ def _parsed(expression: str) -> Subscription | None:
         return None
     tags = frozenset(filter(None, (piece.strip() for piece in expression.split("||"))))
     if not tags:
-        raise ValueError(f"no tag in subscription {expression!r}; for every message say '*'")
+        raise ValueError(f"no tag in subscription {expression!r}; for every message use '*'")
     for tag in tags:
         if _SQL.search(tag):
             raise ValueError(

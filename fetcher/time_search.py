@@ -83,9 +83,9 @@ class Heads:
         rows = slice(start - self._first, end - self._first)
         positions, sizes = self._positions[rows], self._sizes[rows]
         first, last = int(positions[0]), int(positions[-1])
-        behind = last + min(int(sizes[-1]), HEAD_BYTES)
-        if behind - first <= NEAR_BYTES * len(positions):
-            data = memoryview(await self._queue.log(ByteRange(first, behind)))
+        heads_end = last + min(int(sizes[-1]), HEAD_BYTES)
+        if heads_end - first <= NEAR_BYTES * len(positions):
+            data = memoryview(await self._queue.log(ByteRange(first, heads_end)))
             return HeadsWindow(
                 self._queue,
                 start,
@@ -110,9 +110,9 @@ class Heads:
         timestamps, faults = await self._read(rows, self._positions[rows])
         at_codas = np.flatnonzero(faults == Fault.CODA)
         if len(at_codas):  # the records lie after the codas
-            behind = rows[at_codas]
-            again = await self._read(behind, self._positions[behind] + Coda.SIZE)
-            timestamps[at_codas], faults[at_codas] = again
+            moved = rows[at_codas]
+            retried = await self._read(moved, self._positions[moved] + Coda.SIZE)
+            timestamps[at_codas], faults[at_codas] = retried
         for row in np.flatnonzero(faults).tolist():
             self._damaged[start + row] = Fault(int(faults[row])), int(self._positions[rows[row]])
         return timestamps, faults == Fault.NONE
@@ -357,30 +357,30 @@ class _StretchSearch:
             window = await heads.window(start, end)
             if (first_ms := self._probe(window, start)) is None:
                 return None
-            if self._is_behind(first_ms):
+            if self._is_after(first_ms):
                 self._high = start
                 self._times = (self._times[0], first_ms) if self._times else None
                 continue
             if (last_ms := self._probe(window, end - 1)) is None:
                 return None
-            if not self._is_behind(last_ms):
+            if not self._is_after(last_ms):
                 self._low = end
                 self._times = (last_ms, self._times[1]) if self._times else None
                 continue
             return self._turn_within(window, start, end - 1)
         return self._low
 
-    def _turn_within(self, window: HeadsWindow, before: int, behind: int) -> int | None:
+    def _turn_within(self, window: HeadsWindow, before: int, after: int) -> int | None:
         """Bisect between a message before the moment and one after it; None on a damaged head."""
-        while behind - before > 1:
-            middle = (before + behind) // 2
+        while after - before > 1:
+            middle = (before + after) // 2
             if (time_ms := self._probe(window, middle)) is None:
                 return None
-            if self._is_behind(time_ms):
-                behind = middle
+            if self._is_after(time_ms):
+                after = middle
             else:
                 before = middle
-        return behind
+        return after
 
     def _probe(self, window: HeadsWindow, offset: int) -> int | None:
         """Return and keep the store timestamp of one message; None if its head is damaged."""
@@ -389,7 +389,7 @@ class _StretchSearch:
             self._probed[offset] = time_ms
         return time_ms
 
-    def _is_behind(self, time_ms: int) -> bool:
+    def _is_after(self, time_ms: int) -> bool:
         """Whether the result is at or before this message for LOWER, or before it for UPPER."""
         return self._sought.is_meant(time_ms) is self._sought.is_lower
 

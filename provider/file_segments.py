@@ -41,7 +41,7 @@ class FileSegments(Protocol):
     """Storage of file segments for one owner.
 
     S1  A slice that `write` acknowledged is durable, and reads back equal at its placement.
-    S2  After any failure the same slices may be written again; that is how to continue.
+    S2  After any failure the same slices may be written again, which is the way to continue.
     S3  No `write` changes a byte that was published before, and no deletion by an earlier owner
         removes an acknowledged slice.
     S4  `must_roll` is true if only a new segment can keep S3: an earlier owner may still be alive
@@ -63,7 +63,7 @@ class FileSegments(Protocol):
     def has_segment_names(self) -> bool:
         """Whether the object of a segment has the segment's own name.
 
-        Such a name does not say who made the object, and a later segment may have it again.
+        Such a name does not identify the writer, and a later segment may have it again.
         """
         ...
 
@@ -95,7 +95,7 @@ class FileSegments(Protocol):
         ...
 
     @property
-    def forsaken(self) -> list[str]:
+    def abandoned(self) -> list[str]:
         """Names of objects that a failed `write` of this owner may have left, or may leave later.
 
         No `write` will return one of them. The caller that deleted one removes it from the list.
@@ -103,8 +103,8 @@ class FileSegments(Protocol):
         """
         ...
 
-    def forsake(self, placements: Sequence[Placement]) -> None:
-        """Add the objects of placements that will not be published to `forsaken`."""
+    def abandon(self, placements: Sequence[Placement]) -> None:
+        """Add the objects of placements that will not be published to `abandoned`."""
         ...
 
     async def earlier_objects(self) -> list[str]:

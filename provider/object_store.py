@@ -52,11 +52,11 @@ class ObjectEntry:
     @property
     def modified_ms(self) -> int | None:
         """Time of the last write in Unix ms; None if unknown, or no time since 1970."""
-        told = self.modified
-        if not told:
+        modified = self.modified
+        if not modified:
             return None
         try:
-            moment = datetime.fromisoformat(told) if isinstance(told, str) else told
+            moment = datetime.fromisoformat(modified) if isinstance(modified, str) else modified
             unix_s = moment.timestamp() if isinstance(moment, datetime) else moment
         except (ValueError, OverflowError):
             return None

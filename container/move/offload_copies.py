@@ -120,7 +120,7 @@ async def copies_ahead(
     wanted: Sequence[Held],
     copy: Callable[[Held], Coroutine[Any, Any, CopyT]],
     options: UpkeepOptions,
-    forsake: Callable[[CopyT], None],
+    abandon: Callable[[CopyT], None],
 ) -> AsyncGenerator[CopiesAhead[CopyT]]:
     """Begin to copy. The end of the block cancels copies in progress, and abandons those not taken.
 
@@ -139,7 +139,7 @@ async def copies_ahead(
                 copies.stop()
     finally:
         for one in copies.left() if copies is not None else ():
-            forsake(one)
+            abandon(one)
     if failed is not None:
         raise failed
 
@@ -418,7 +418,7 @@ class Offloader:
 
     def _forsake(self, extents: Sequence[Extent]) -> None:
         """Record objects that will never be referenced. `PartsStep` adds their tombstones."""
-        known = self._segments.forsaken
+        known = self._segments.abandoned
         known.extend({one.object_name: None for one in extents}.keys() - set(known))
 
 

@@ -114,7 +114,7 @@ class Repacker:
             await self._publish(made)  # finished copies are kept
             raise
         except BaseException:
-            self._segments.forsake(made.placed)
+            self._segments.abandon(made.placed)
             raise
         await self._publish(made)
 
@@ -132,7 +132,7 @@ class Repacker:
         made.placed.clear()
         operations = self._operations(copied, placed)  # no await between here and `publish`
         if not operations:
-            self._segments.forsake(placed)
+            self._segments.abandon(placed)
             return
         named = {
             extent.object_name
@@ -140,7 +140,7 @@ class Repacker:
             for run in operation.runs
             for extent in run.extents
         }
-        self._segments.forsake([one for one in placed if one.object_name not in named])
+        self._segments.abandon([one for one in placed if one.object_name not in named])
         await self.tier.journal.publish(operations)
         self.bytes += sum(one.run.bytes for one in copied)
         self.extents_saved += sum(len(one.run.extents) - len(one.extents) for one in copied)

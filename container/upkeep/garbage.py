@@ -344,10 +344,10 @@ class PartsStep(Step):
 
     async def _bury_forsaken(self) -> None:
         """Add tombstones to parts of ours that may exist unpublished."""
-        forsaken, planned = self._segments.forsaken, self.tier.journal.planned
-        seen, known = len(forsaken), planned.parts.keys() | planned.tombstones.keys()
-        await self._bury([name for name in forsaken if name not in known])
-        del forsaken[:seen]  # others may have been added since
+        abandoned, planned = self._segments.abandoned, self.tier.journal.planned
+        seen, known = len(abandoned), planned.parts.keys() | planned.tombstones.keys()
+        await self._bury([name for name in abandoned if name not in known])
+        del abandoned[:seen]  # others may have been added since
 
     async def _search(self) -> None:
         if self.tier.journal.epoch == 1:

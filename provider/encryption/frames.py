@@ -158,13 +158,13 @@ def _opened(key_of: KeyOf, frames: Buffer, name: str, first: int) -> Iterable[tu
 
     whole = memoryview(frames)
     common = bytes(whole[:_COMMON_BYTES])
-    ours: ObjectKey | None = None
+    bound: ObjectKey | None = None
     for number in range(first, first + len(whole) // FRAME_BYTES):
         at = (number - first) * FRAME_BYTES
         head = bytes(whole[at : at + _SEALED_FROM])
-        key = ours or key_of(head[:KEY_ID_BYTES])
+        key = bound or key_of(head[:KEY_ID_BYTES])
         if key.is_bound:
-            ours = key  # the same for all frames: saves the look-up
+            bound = key  # the same for all frames: saves the lookup
             if head != common + _COUNTER.pack(number):
                 position = number * CONTENT_BYTES
                 raise MixedUploads("frames of several uploads, or moved ones", name, position)
@@ -174,8 +174,8 @@ def _opened(key_of: KeyOf, frames: Buffer, name: str, first: int) -> Iterable[tu
         except InvalidTag as error:
             reason = "an encrypted frame was changed, moved, or sealed under another key"
             raise Corrupt(reason, name, number * CONTENT_BYTES) from error
-        (said,) = _HEAD.unpack_from(plain)
-        length, is_last = said & ~_LAST, bool(said & _LAST)
+        (encoded,) = _HEAD.unpack_from(plain)
+        length, is_last = encoded & ~_LAST, bool(encoded & _LAST)
         yield plain[_HEAD.size : _HEAD.size + length], is_last
         if is_last:
             return

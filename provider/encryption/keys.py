@@ -315,7 +315,7 @@ class KeyRing:
         """Refuse a storage that has objects but no data keys.
 
         Raises:
-            Denied: it is plain storage, or encrypted storage without its keys, as the text says.
+            Denied: it is plain storage, or encrypted storage without its keys.
         """
         entries = await self._store.list(self._held)
         sample = entries[-SAMPLE:]
@@ -324,7 +324,7 @@ class KeyRing:
         sealed = [await _may_be_sealed(self._store, entry) for entry in sample]
         if sum(sealed) * 2 > len(sealed):
             raise Denied(
-                "its data keys are gone: put them back from a copy; without them no object can be "
+                "its data keys are gone: restore them from a copy; without them no object can be "
                 "read",
                 KEYS_PREFIX,
             )

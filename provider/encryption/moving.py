@@ -102,12 +102,12 @@ async def _move_one(
         moved.size_bytes += await store.size(entry.name)
     else:
         content = bytes(await store.read(entry.name))
-        await _store_anew(store, entry.name, content)
+        await _rewrite(store, entry.name, content)
         moved.size_bytes += len(content)
     moved.objects += 1
 
 
-async def _store_anew(store: EncryptedStore, name: str, content: bytes) -> None:
+async def _rewrite(store: EncryptedStore, name: str, content: bytes) -> None:
     for _ in range(STORES_MAX):
         await store.replace(name, [content])
         try:
@@ -115,4 +115,4 @@ async def _store_anew(store: EncryptedStore, name: str, content: bytes) -> None:
                 return
         except Corrupt:
             continue
-    raise Corrupt("the storage gives back other bytes than it was given", name)
+    raise Corrupt("the storage returns other bytes than were stored", name)

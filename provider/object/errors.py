@@ -15,7 +15,7 @@ from provider.errors import (
     Unavailable,
 )
 
-SAID_CHARACTERS_MAX: Final = 500
+TEXT_CHARACTERS_MAX: Final = 500
 """Longest text of a foreign error, in characters. Servers may send whole pages."""
 
 _SECRETS: Final = (
@@ -35,30 +35,30 @@ class NoPlace(FileNotFoundError):
     """The container of the objects, such as the bucket, does not exist."""
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the text of an error in one short line, without possible secrets. Pure."""
     text = getattr(error, "strerror", None) or str(error)
     line = " ".join(str(text).split())
     for pattern, shown in _SECRETS:
         line = pattern.sub(shown, line)
-    if len(line) > SAID_CHARACTERS_MAX:
-        line = f"{line[:SAID_CHARACTERS_MAX]}..."
+    if len(line) > TEXT_CHARACTERS_MAX:
+        line = f"{line[:TEXT_CHARACTERS_MAX]}..."
     if isinstance(error, OSError) and error.strerror:
         return line
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 _VERDICTS: Final[tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...]] = (
-    ((NoPlace,), Denied, "{said}"),
+    ((NoPlace,), Denied, "{text}"),
     ((FileExistsError,), AlreadyExists, "the name is taken"),
     (
         (FileNotFoundError, NotADirectoryError, IsADirectoryError),
         NotFound,
         "there is no such object",
     ),
-    ((PermissionError,), Unauthorized, "the storage refuses us: {said}"),
-    ((TimeoutError,), Unavailable, "the storage does not answer in time: {said}"),
-    ((OSError,), Unavailable, "the storage failed: {said}"),
+    ((PermissionError,), Unauthorized, "the storage refuses us: {text}"),
+    ((TimeoutError,), Unavailable, "the storage does not answer in time: {text}"),
+    ((OSError,), Unavailable, "the storage failed: {text}"),
 )
 """Verdicts by class of error. The first row that matches decides."""
 
@@ -70,12 +70,12 @@ def as_verdict(error: Exception, path: str, position: int = 0) -> StoreError | N
     itself, such as `TypeError`, are bugs and have no verdict.
     """
     if isinstance(error, OSError) and error.errno == errno.EOPNOTSUPP:
-        return Denied(f"the storage refuses us: {said(error)}", path, position)
+        return Denied(f"the storage refuses us: {error_text(error)}", path, position)
     for kinds, verdict, reason in _VERDICTS:
         if isinstance(error, kinds):
-            return verdict(reason.format(said=said(error)), path, position)
+            return verdict(reason.format(text=error_text(error)), path, position)
     if type(error).__module__ != "builtins":
-        return Unavailable(f"the storage failed: {said(error)}", path, position)
+        return Unavailable(f"the storage failed: {error_text(error)}", path, position)
     return None
 
 

@@ -121,8 +121,8 @@ def refuse_unsafe(file_system: AbstractFileSystem) -> None:
         unsafe = kind.pipe_file is AbstractFileSystem.pipe_file
     if unsafe:
         raise Denied(
-            f"{name} has no create-if-absent of its own (fsspec's looks first and writes then), so "
-            f"two owners could overwrite each other: use another one",
+            f"{name} has no create-if-absent of its own (fsspec's checks first and then writes), "
+            f"so two owners could overwrite each other: use another one",
             "",
         )
     if lacking:
@@ -331,8 +331,8 @@ def _length(info: dict[str, Any], path: str) -> int:
 
 
 def _modified(info: Mapping[str, Any]) -> Moment | None:
-    told: object = info.get("LastModified") or info.get("last_modified") or info.get("mtime")
-    return told if isinstance(told, str | datetime | float | int) else None
+    modified: object = info.get("LastModified") or info.get("last_modified") or info.get("mtime")
+    return modified if isinstance(modified, str | datetime | float | int) else None
 
 
 def _directories(entries: Sequence[dict[str, Any]]) -> list[str]:

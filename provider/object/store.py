@@ -250,20 +250,20 @@ class FsspecStore:
                 await self._files.close()
 
     def _undeleted(self, failed: Sequence[tuple[str, Exception]], number: int) -> StoreError:
-        said: StoreError | None = None
+        failure: StoreError | None = None
         kind: type[StoreError]
         for path, error in failed:
             verdict = as_verdict(error, path.removeprefix(self._root))
             if verdict is None:
                 raise error
-            if said is None or not isinstance(verdict, Denied):
-                said = verdict
-                said.__cause__ = error
-        assert said is not None, "nothing failed"
-        kind = type(said) if isinstance(said, Denied) else Unavailable
-        reason = f"{len(failed)} of {number} objects are not deleted: {said.reason}"
-        undeleted = kind(reason, said.path)
-        undeleted.__cause__ = said.__cause__
+            if failure is None or not isinstance(verdict, Denied):
+                failure = verdict
+                failure.__cause__ = error
+        assert failure is not None, "nothing failed"
+        kind = type(failure) if isinstance(failure, Denied) else Unavailable
+        reason = f"{len(failed)} of {number} objects are not deleted: {failure.reason}"
+        undeleted = kind(reason, failure.path)
+        undeleted.__cause__ = failure.__cause__
         return undeleted
 
     def _check(self, *names: str) -> None:

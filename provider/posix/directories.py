@@ -60,8 +60,8 @@ class Directories:
                 found = None
             if found is None or not os.path.samestat(found, os.fstat(self._root_fd)):
                 raise Unavailable(
-                    "the store's directory was unmounted, moved or replaced; put it back and it "
-                    "goes on, or start again",
+                    "the store's directory was unmounted, moved or replaced; put it back, or start "
+                    "again",
                     self.root,
                 )
 

@@ -23,9 +23,9 @@ from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavail
 from provider.object_store import Buffer
 
 _UNAVAILABLE: Final[dict[int, str]] = {
-    errno.ENOSPC: "the file system is full; free space and it goes on",
+    errno.ENOSPC: "the file system is full; free space to continue",
     errno.EDQUOT: "the disk quota is used up; raise it or free space",
-    errno.EIO: "the device failed to read or write; look at the kernel's log",
+    errno.EIO: "the device failed to read or write; see the kernel's log",
     errno.EROFS: "the file system is read-only; a failing disk may have made it so",
     errno.ESTALE: "the file server forgot the file; it is opened again at the next call",
     errno.EMFILE: "this process has too many open files; raise `ulimit -n`",
@@ -80,8 +80,8 @@ class Lacking(OSError):
 
 
 NO_INODES: Final = (
-    "the file system has no inodes left, though it may have space: delete files, or make it with "
-    "more of them, and it goes on"
+    "the file system has no inodes left, though it may have space: delete files, or recreate it "
+    "with more of them, to continue"
 )
 _GIVEN_BACK: Final = 2
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})

@@ -138,7 +138,7 @@ class InPlaceSegments:
             elif part.reused and not await self._is_alone_by_now():
                 raise Unavailable(
                     "the file of a new segment had its name before a cut, and another owner may "
-                    "still delete it; end that process, and it goes on",
+                    "still delete it; end that process to continue",
                     part.segment,
                 )
         try:
@@ -147,7 +147,7 @@ class InPlaceSegments:
             if not await self._is_alone_by_now():
                 raise Unavailable(
                     "a file with the name of a new segment was left by another owner that may "
-                    "still live; end that process, and it goes on",
+                    "still live; end that process to continue",
                     error.path,
                 ) from error
             await self._take_over(slices)
@@ -173,12 +173,12 @@ class InPlaceSegments:
         return made
 
     @property
-    def forsaken(self) -> list[str]:
-        """Empty: bytes after the published end are overwritten; `FileSegments.forsaken`."""
+    def abandoned(self) -> list[str]:
+        """Empty: bytes after the published end are overwritten; `FileSegments.abandoned`."""
         return []
 
-    def forsake(self, placements: Sequence[Placement]) -> None:
-        """Do nothing: bytes after the published end are overwritten; `FileSegments.forsake`."""
+    def abandon(self, placements: Sequence[Placement]) -> None:
+        """Do nothing: bytes after the published end are overwritten; `FileSegments.abandon`."""
         del placements
 
     async def earlier_objects(self) -> list[str]:

@@ -143,7 +143,7 @@ class MeteredStore(ForwardingStore):
                 latency.observe(took_s * 1000)
 
     def _samples_of(self, verb: str, outcome: str) -> _Samples:
-        """Return the metrics of a verb and outcome, cached: a look-up by name costs 1 us each."""
+        """Return the metrics of a verb and outcome, cached: a lookup by name costs 1 us each."""
         found = self._samples.get((verb, outcome))
         if found is None:
             metrics, operation = self._metrics, _OPERATIONS.get(verb)

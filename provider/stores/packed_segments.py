@@ -9,7 +9,7 @@ which replaces nothing, under a name with the owner's epoch and a nonce that is 
 bytes. So every owner may continue every segment, even beside an earlier owner that still lives.
 
 Orphans: a write without a reply, or one that was never published, may leave a part without a
-reference. Its name is kept in `forsaken` while its owner lives. A later owner finds it by its
+reference. Its name is kept in `abandoned` while its owner lives. A later owner finds it by its
 epoch, in one listing of `@parts/`. Parts are shared, so no operation on one queue may delete one. A
 part is garbage when no extent of any queue names it, in the state or in a manifest.
 """
@@ -106,8 +106,8 @@ class PackedSegments:
         self.home = home
         self._epoch = epoch
         self._rng = rng
-        self.forsaken: list[str] = []
-        """Possible parts of failed calls; `FileSegments.forsaken`. 100 bytes of memory each."""
+        self.abandoned: list[str] = []
+        """Possible parts of failed calls; `FileSegments.abandoned`. 100 bytes of memory each."""
         self.parts = 0
         """Number of durable parts."""
         self.settled = 0
@@ -152,7 +152,7 @@ class PackedSegments:
         try:
             await self._make(name, [buffer for part in slices for buffer in part.buffers])
         except BaseException:
-            self.forsaken.append(name)
+            self.abandoned.append(name)
             raise
         self.parts += 1
         placements: list[Placement] = []
@@ -162,9 +162,9 @@ class PackedSegments:
             at += sum(len(buffer) for buffer in part.buffers)
         return placements
 
-    def forsake(self, placements: Sequence[Placement]) -> None:
-        """Add parts that will not be published to `forsaken`; `FileSegments.forsake`."""
-        self.forsaken.extend({one.object_name: None for one in placements})
+    def abandon(self, placements: Sequence[Placement]) -> None:
+        """Add parts that will not be published to `abandoned`; `FileSegments.abandon`."""
+        self.abandoned.extend({one.object_name: None for one in placements})
 
     async def preserve(self, copies: Mapping[str, str]) -> list[str]:
         """Do nothing: no write changes an object, and names are unique."""

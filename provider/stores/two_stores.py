@@ -23,7 +23,7 @@ def unknown_second_store(name: str, place: str = "") -> Denied:
         reason = f"this was offloaded to a second store: set tieredStoreOffloadPath={place}"
     else:
         reason = (
-            "this was offloaded to a second store, and nothing says where that is: set "
+            "this was offloaded to a second store, whose place is unknown: set "
             "tieredStoreOffloadPath as the owner of the tier has it"
         )
     return Denied(reason, name)

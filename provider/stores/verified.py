@@ -141,7 +141,7 @@ async def _prove_reads(
     return listed[names[-1]]
 
 
-Look = Callable[[ObjectStore], Awaitable[bool]]
+Verification = Callable[[ObjectStore], Awaitable[bool]]
 """Verification of a store. Raises the error that calls of the store raise instead of running.
 
 Returns True if the store is verified for good, and False if the store had nothing to verify yet.
@@ -155,7 +155,7 @@ class VerifiedStore(ForwardingStore):
     then seem lost, and objects to delete would stay in the right store.
     """
 
-    def __init__(self, inner: ObjectStore, look: Look, *, prefix: str) -> None:
+    def __init__(self, inner: ObjectStore, verification: Verification, *, prefix: str) -> None:
         """Wrap `inner`, whose names begin with `prefix`.
 
         An error at any other name, such as of a read of keys, is reported under the requested name.
@@ -163,16 +163,17 @@ class VerifiedStore(ForwardingStore):
         """
         super().__init__(inner)
         self._prefix = prefix
-        self._look: Look | None = look
-        self._one_looks = asyncio.Lock()
-        self._looks = 0
+        self._verification: Verification | None = verification
+        self._lock = asyncio.Lock()
+        self._runs = 0
         self._failed: tuple[int, StoreError] | None = None
         """Number and error of the last failed verification."""
 
     def __repr__(self) -> str:
-        return f"<VerifiedStore {'seen' if self._look is None else 'not seen yet'}: {self.inner!r}>"
+        state = "verified" if self._verification is None else "not verified"
+        return f"<VerifiedStore {state}: {self.inner!r}>"
 
-    async def look(self) -> None:
+    async def verify(self) -> None:
         """Verify the store, unless that is done for good.
 
         One verification runs at a time. Calls that wait for one that fails raise its error, so many
@@ -181,19 +182,19 @@ class VerifiedStore(ForwardingStore):
         Raises:
             StoreError: as the verification. The next call verifies again.
         """
-        begun = self._looks
-        async with self._one_looks:
-            if self._look is None:
+        begun = self._runs
+        async with self._lock:
+            if self._verification is None:
                 return
             if self._failed is not None and self._failed[0] > begun:
                 error = self._failed[1]  # that verification began after this call
                 raise type(error)(*error.args)  # a copy for each caller: its path may be changed
-            self._looks += 1
+            self._runs += 1
             try:
-                if await self._look(self.inner):
-                    self._look = None
+                if await self._verification(self.inner):
+                    self._verification = None
             except StoreError as error:
-                self._failed = self._looks, error
+                self._failed = self._runs, error
                 raise
 
     async def _call(
@@ -205,8 +206,8 @@ class VerifiedStore(ForwardingStore):
     ) -> Result:
         """Verify, then call."""
         try:
-            if self._look is not None:
-                await self.look()
+            if self._verification is not None:
+                await self.verify()
             return await super()._call(verb, names, effect, size_bytes)
         except StoreError as error:
             if names and not error.path.startswith(self._prefix):

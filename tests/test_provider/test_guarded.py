@@ -47,13 +47,13 @@ async def test_a_look_that_saw_nothing_yet_is_repeated_and_one_looks_at_a_time()
     inner = FaultyObjectStore(MemoryStore())
     looks = Looks([False, True])
     store = VerifiedStore(inner, looks, prefix="@x/")
-    await store.look()
-    assert "not seen yet" in repr(store)
+    await store.verify()
+    assert "not verified" in repr(store)
     await asyncio.gather(*(store.list("@x/") for _ in range(5)))
     assert inner.calls["list"] == 5
     assert not looks.answers
-    await store.look()
-    assert "seen" in repr(store)
+    await store.verify()
+    assert "VerifiedStore verified" in repr(store)
 
 
 async def test_many_calls_wait_no_longer_for_a_store_that_is_away_than_one() -> None:

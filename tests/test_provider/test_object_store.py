@@ -17,7 +17,7 @@ from provider.errors import (
     Unauthorized,
     Unavailable,
 )
-from provider.object.errors import said
+from provider.object.errors import error_text
 from provider.object.files import files_of
 from provider.object.opening import open_object_store
 from provider.object.store import FsspecStore
@@ -186,11 +186,11 @@ async def test_an_error_of_a_client_library_is_an_outage() -> None:
     ],
 )
 def test_what_is_told_of_an_error_has_no_secret(text: str) -> None:
-    assert "s3cr3t" not in said(OSError(5, text))
+    assert "s3cr3t" not in error_text(OSError(5, text))
 
 
 def test_what_is_told_of_an_error_is_one_short_line() -> None:
-    assert said(OSError(5, "<html>\n" + "x" * 900)) == f"<html> {'x' * 493}..."
+    assert error_text(OSError(5, "<html>\n" + "x" * 900)) == f"<html> {'x' * 493}..."
 
 
 async def test_a_listing_of_pages_in_any_order_is_sorted() -> None:

@@ -169,7 +169,7 @@ def a_gap(place: Place, patch: pytest.MonkeyPatch) -> None:
         (no_keys, "it is encrypted: give its master key a"),
         (keys_of_another_name, "the master key a, which was not given"),
         (other_keys_of_that_name, "cannot be opened with the master key a: another key, or damage"),
-        (lost_data_keys, "its data keys are gone: put them back from a copy"),
+        (lost_data_keys, "its data keys are gone: restore them from a copy"),
         (another_broker, "there is no tier of this broker"),
         (a_listing_without(0), ""),
         (a_listing_without(1), ""),
@@ -207,7 +207,7 @@ def test_the_store_of_another_broker_is_told_from_one_that_gave_offsets_again(
     for number in range(70):
         other.put("Orders", 0, b"other %d" % number)
     said = place.said("tier", other.directory, status=1)
-    assert "this is not the log that was tiered, or its topic was made again unseen" in said
+    assert "this is not the log that was tiered, or its topic was recreated unnoticed" in said
     assert "until the right store and tier are named, or until" in said
     said = place.said("repair", "--cut-to-hot", "--store", other.directory, "--yes", status=1)
     assert "restore the broker's log" in said

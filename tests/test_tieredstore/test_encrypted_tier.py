@@ -359,7 +359,7 @@ def test_lost_data_keys_are_named_and_nothing_is_advised_that_destroys(
     assert kept
     for command in (("topics",), ("check",), ("tier", broker.directory)):
         failed = invoke(*tier, *command, status=2)
-        assert "its data keys are gone: put them back from a copy" in failed.stderr
+        assert "its data keys are gone: restore them from a copy" in failed.stderr
         assert "repair" not in failed.stderr
     store.update(kept)
     assert "nothing is wrong" in invoke("--tier", url, "check").output

@@ -17,7 +17,7 @@ from tieredstore.following.statistics import ScanStatistics
 from tieredstore.lifetime import running
 from tieredstore.session.report import Look, Reporter
 
-FULL = "the file system is full; free space and it goes on ({})"
+FULL = "the file system is full; free space to continue ({})"
 
 
 def looking(dispatch: DispatchStatistics) -> Look:
@@ -72,7 +72,7 @@ def test_another_reason_is_said(said: pytest.LogCaptureFixture) -> None:
     reporter.tell(failing("A"))
     reporter.tell(failing("A", "read-only ({})"))
     assert [message.split(": ")[1] for message in said.messages] == [
-        "the file system is full; free space and it goes on (A)",
+        "the file system is full; free space to continue (A)",
         "read-only (A)",
     ]
 

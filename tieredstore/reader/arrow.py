@@ -15,7 +15,7 @@ def import_arrow() -> ModuleType:
     """The module `arrow_batches`; 0.2 s at its first use.
 
     Raises:
-        ImportError: Arrow is not installed; says how to install it.
+        ImportError: Arrow is not installed; the message has the command.
     """
     try:
         from tieredstore.reader import arrow_batches  # noqa: PLC0415 - loaded on first use

@@ -47,7 +47,7 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
         if name not in SCHEMA.names:
             near = get_close_matches(str(name).lower(), SCHEMA.names, 1) or SCHEMA.names
             raise ValueError(f"there is no column {name!r}: did you mean {' or '.join(near)}?")
-        if name in columns[:number]:  # no engine can tell the two apart
+        if name in columns[:number]:  # engines refuse two columns of one name
             raise ValueError(f"the column {name!r} is named twice")
     return pa.schema([SCHEMA.field(name) for name in columns])
 

@@ -106,7 +106,7 @@ class QueueCursor:
         """`bytes_max`: a step ends with the message that reaches it."""
         self.queue: QueueId = source.id
         self.offset: int = source.min_offset if wanted.offset is None else wanted.offset
-        """Queue offset of the next step. Times are looked up by the first step, not before."""
+        """Queue offset of the next step. Times become offsets in the first step, not before."""
         self._first = self.offset
         self._fetcher = fetcher
         self._source = source
@@ -115,7 +115,7 @@ class QueueCursor:
         self._end = INT64_MAX
         self._bytes_max = bytes_max
         self._has_begun = False
-        # A damaged unit says nothing of tags, so what passes over damage looks at the records.
+        # A damaged unit has no reliable tag, so a cursor that skips damage reads the records.
         subscription = parse_subscription(wanted.tags)
         self._tags_here = None if wanted.on_damage is None else subscription
 

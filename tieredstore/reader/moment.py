@@ -17,7 +17,7 @@ def parse_moment(text: str, *, now_ms: int) -> int:
     A time without a time zone is in UTC, as all times that commands print.
 
     Raises:
-        ValueError: it is none of these; the message says what to write.
+        ValueError: it is none of these; the message lists the forms.
     """
     if span := _SPAN.fullmatch(text):
         return now_ms - int(span[1]) * _SPAN_MS[span[2]]
@@ -33,5 +33,5 @@ def parse_moment(text: str, *, now_ms: int) -> int:
 
 
 def is_span(text: str) -> bool:
-    """Whether a text is a span before now, which looks like an option: `-2h`."""
+    """Whether a text is a span before now, such as `-2h`, which has the form of an option."""
     return _SPAN.fullmatch(text) is not None

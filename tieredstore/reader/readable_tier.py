@@ -106,7 +106,7 @@ async def findings_of(
     """
     damage = reader.damage
     if damage is not None:
-        detail = f"{damage.reason}; what is published behind it cannot be checked"
+        detail = f"{damage.reason}; later entries cannot be checked"
         yield Finding("journal", damage.path, damage.position, detail)
     for queue, error in reader.queue_damage.items():
         detail = f"{error.reason} ({error.path}), so not all of the queue can be served"
@@ -301,7 +301,7 @@ class ReadableTier:
 
     @property
     def fetcher(self) -> TieredMessageFetcher:
-        """The fetcher behind `get_message`: read-ahead and its cache."""
+        """Fetcher of `get_message`: read-ahead and its cache."""
         return self._opened().fetcher
 
     async def refresh(self) -> bool:
@@ -426,7 +426,7 @@ class ReadableTier:
             until: only what was stored before this time.
             newest_first: order by store time; the first `messages_max` in that order.
             scan_bytes_max: of messages that no index has; None: 256 MiB, or none in a tier that
-                RocketMQ's own store wrote, whose index files do not say what they have.
+                RocketMQ's own store wrote, whose index files have no coverage.
 
         Raises:
             NotFound: the tier has no such topic; names the nearest.
@@ -434,7 +434,7 @@ class ReadableTier:
             Unavailable, OutOfRange: as `get_message`.
         """
         if not any(queue.topic == topic for queue in self.reader.state.queues):
-            self.queues(topic)  # says so
+            self.queues(topic)  # raises
         query = KeyQuery(
             topic,
             key,
@@ -452,16 +452,16 @@ class ReadableTier:
         if path is not None:
             unsealed = await asyncio.to_thread(open_index_files, opened.config, path)
 
-        async def look() -> QueryResult:
+        async def search() -> QueryResult:
             return await find_messages(
                 opened.reader, query, unsealed=unsealed, limits=limits, known=opened.known
             )
 
         with cache_use() as use:
-            found = await look()
+            found = await search()
             if found.damage and use.was_used:
                 use.is_past = True  # perhaps a cache alone is damaged
-                found = await look()
+                found = await search()
         return found._replace(unsearched=0) if is_unsaid else found
 
     def messages(
@@ -494,10 +494,9 @@ class ReadableTier:
             until: only what was stored before this time.
             by_time: all queues in one order of store times, in place of queue after queue.
             on_damage: called with queue, offset and error of a damaged message, which is then
-                passed over; None: the error is raised. With `tags`, it reads every message, for a
-                damaged unit says nothing of tags.
-            on_gap: called with queue and gap when messages are passed over that were lost before
-                they could be tiered.
+                skipped; None: the error is raised. With `tags`, it reads every message, because a
+                damaged unit has no reliable tag.
+            on_gap: called with queue and gap of lost messages that are skipped.
 
         Raises:
             NotFound: the tier has no such topic or queue, or, at the first step, `offset` lies
@@ -665,8 +664,8 @@ def open(  # noqa: A001 - `tieredstore.open`, as in zarr, gzip or rasterio
 ) -> ReadableTier:
     """A reader of a broker's tier: `async with tieredstore.open("tier") as tier`.
 
-    Reads nothing itself: entering the block reads `conf` and opens the tier, and raises what
-    `ReadableTier.__aenter__` says.
+    Reads nothing itself: entering the block reads `conf` and opens the tier, with the errors of
+    `ReadableTier.__aenter__`.
 
     Args:
         where: the tier's directory, as a path or a `file://` URL; None: `tieredStoreFilePath` of
@@ -678,7 +677,7 @@ def open(  # noqa: A001 - `tieredstore.open`, as in zarr, gzip or rasterio
             `{"tieredStoreCrcCheckEnable": False}`; they win over `conf` and the environment.
         java_metadata: a `tieredStoreMetadata.json`, to read a tier that RocketMQ's own tiered
             store wrote.
-        damaged: of a damaged journal, open the part that is whole; `damage` says where it ends.
+        damaged: open the whole part of a damaged journal; `damage` has its end.
     """
     return ReadableTier(
         lambda: Config.named(where, cluster, broker, conf, settings),

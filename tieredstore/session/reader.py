@@ -203,7 +203,7 @@ async def know_second_store(
         return
     nonce, where = SystemRandom().randbytes(NONCE_BYTES).hex(), str(directory_of(config))
 
-    async def look(second: ObjectStore) -> bool:
+    async def is_ours(second: ObjectStore) -> bool:
         both, known = TwoStores(stores.inner, second), attempts()
         try:
             await refuse_other_second_store(both, known, config.upkeep.offload_place)
@@ -223,9 +223,9 @@ async def know_second_store(
             )
         return owns or bool(place_of(known))
 
-    stores.second = guarded = VerifiedStore(stores.second, look, prefix=OFFLOAD_PREFIX)
+    stores.second = verified = VerifiedStore(stores.second, is_ours, prefix=OFFLOAD_PREFIX)
     with suppress(Unavailable):
-        await guarded.look()
+        await verified.verify()
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class Copies:
         self.failing: dict[int, StoreError] = {}
         self.running: set[int] = set()
         self.ended: list[int] = []
-        self.forsaken: list[int] = []
+        self.abandoned: list[int] = []
         self.bytes_most = 0
         self.sizes: dict[int, int] = {}
 
@@ -65,7 +65,7 @@ def test_a_copy_counts_its_longest_object_twice() -> None:
 
 async def test_copies_are_taken_in_order_whatever_ends_first() -> None:
     wanted, work = [held(number, 10) for number in range(9)], Copies()
-    async with copies_ahead(wanted, work.copy, OPTIONS, work.forsaken.append) as copies:
+    async with copies_ahead(wanted, work.copy, OPTIONS, work.abandoned.append) as copies:
         await settle()
         assert work.running == {0, 1, 2, 3}, "no more than may wait to be taken"
         for number in (3, 1):
@@ -78,14 +78,14 @@ async def test_copies_are_taken_in_order_whatever_ends_first() -> None:
             await settle()
             work.gates[number].set()
             assert await copies.take(wanted[number]) == number
-    assert work.forsaken == []
+    assert work.abandoned == []
 
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_bytes_stay_within_their_bound_and_nothing_waits_for_ever(seed: int) -> None:
     rng, work = Random(seed), Copies()
     wanted = [held(number, rng.choice([5, 90, 140, 9_000])) for number in range(30)]
-    async with copies_ahead(wanted, work.copy, OPTIONS, work.forsaken.append) as copies:
+    async with copies_ahead(wanted, work.copy, OPTIONS, work.abandoned.append) as copies:
         for one in wanted:
             call = asyncio.ensure_future(copies.take(one))
             while not call.done():
@@ -99,7 +99,7 @@ async def test_bytes_stay_within_their_bound_and_nothing_waits_for_ever(seed: in
 async def test_a_larger_copy_than_the_bound_goes_alone() -> None:
     work, wanted = Copies(), [held(0, 10), held(1, 10)]
     tight = UpkeepOptions(offload_bytes_in_flight_max=1)
-    async with copies_ahead(wanted, work.copy, tight, work.forsaken.append) as copies:
+    async with copies_ahead(wanted, work.copy, tight, work.abandoned.append) as copies:
         for number, one in enumerate(wanted):
             await settle()
             assert work.running == {number}
@@ -112,7 +112,7 @@ async def test_a_failure_is_raised_in_its_turn_and_the_others_are_forsaken() -> 
     work.failing[1] = Corrupt("damaged", "object")
 
     async def offload() -> None:
-        async with copies_ahead(wanted, work.copy, OPTIONS, work.forsaken.append) as copies:
+        async with copies_ahead(wanted, work.copy, OPTIONS, work.abandoned.append) as copies:
             await settle()
             for number in (1, 0, 2):
                 work.gates[number].set()
@@ -122,7 +122,7 @@ async def test_a_failure_is_raised_in_its_turn_and_the_others_are_forsaken() -> 
 
     with pytest.raises(Corrupt, match="damaged"):
         await offload()
-    assert work.forsaken == [2], "made, and not taken"
+    assert work.abandoned == [2], "made, and not taken"
     assert not work.running
 
 
@@ -130,7 +130,7 @@ async def test_an_error_or_a_cancellation_of_the_block_ends_the_copies() -> None
     wanted = [held(number, 10) for number in range(3)]
 
     async def offload(work: Copies) -> None:
-        async with copies_ahead(wanted, work.copy, OPTIONS, work.forsaken.append) as copies:
+        async with copies_ahead(wanted, work.copy, OPTIONS, work.abandoned.append) as copies:
             await settle()
             work.gates[1].set()
             await settle()
@@ -148,5 +148,5 @@ async def test_an_error_or_a_cancellation_of_the_block_ends_the_copies() -> None
     with pytest.raises(Unavailable, match="away"):
         await offload(failed)
     for work in (cancelled, failed):
-        assert work.forsaken == [1]
+        assert work.abandoned == [1]
         assert not work.running

@@ -417,4 +417,4 @@ async def test_an_object_of_a_deleted_topic_is_given_up_beside_one_that_is_publi
         monkeypatch.setattr(segments, "write", then_delete)
         await step.repacker.do_all(jobs, [])
         assert made[1] in tier.state.parts
-        assert list(segments.forsaken) == [made[0]]
+        assert list(segments.abandoned) == [made[0]]

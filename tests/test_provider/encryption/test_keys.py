@@ -140,7 +140,7 @@ async def test_lost_data_keys_are_not_taken_for_a_plain_storage(size: int) -> No
     await inner.delete([entry.name for entry in await inner.list(KEYS_PREFIX)])
     again = encrypted(inner, masters(a=1))
     for call in (lambda: again.list(HELD), lambda: again.read(f"{HELD}1")):
-        with pytest.raises(Denied, match="its data keys are gone: put them back"):
+        with pytest.raises(Denied, match="its data keys are gone: restore them"):
             await call()
     with pytest.raises(Denied, match="its data keys are gone"):
         await again.create("n", [b"x"])

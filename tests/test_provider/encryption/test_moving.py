@@ -164,5 +164,5 @@ async def test_what_is_stored_otherwise_is_stored_again_or_said(wrong: int) -> N
         assert bytes(await opened(inner).read(one)) == content_of(one)
     else:
         (failure,) = moved.failures
-        assert "gives back other bytes than it was given" in failure.reason
+        assert "returns other bytes than were stored" in failure.reason
         assert opened(inner).ring.reads_older

@@ -64,7 +64,7 @@ def test_a_full_device_behind_the_output_is_said(golden_tier: Path, words: str) 
             check=False,
         )
     assert done.returncode == 3
-    sentence = "the file system is full; free space and it goes on (standard output): try again"
+    sentence = "the file system is full; free space to continue (standard output): try again"
     assert done.stderr == f"tieredstore: {sentence}\n"
 
 

@@ -69,7 +69,7 @@ async def test_boundaries_and_rules_may_be_texts(
             "get_message",
             ("g", "Orders", 0, 0),
             {"subscription": ["TagA"]},
-            "subscription is of type list, not str: say 'TagA || TagB'",
+            "subscription is of type list, not str: use 'TagA || TagB'",
         ),
         ("min_offset", ("Orders", True), {}, "queue id is of type bool"),
         ("max_offset", ("Orders", None), {}, "queue id is of type NoneType"),
