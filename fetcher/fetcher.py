@@ -340,10 +340,8 @@ class TieredMessageFetcher:
         refuse_bounds(offset, messages_max, bytes_max)
         result = None
         if wanted is None:
-            result = self._from_cache(group, queue, offset, messages_max, bytes_max)
-        if result is not None:
-            self._hits += 1
-        else:
+            result = self.cached_messages(group, queue, offset, messages_max, bytes_max)
+        if result is None:
             request = _Request(
                 group, queue, QueueOffset(offset), messages_max, bytes_max, wanted, exact_tags
             )
@@ -429,10 +427,13 @@ class TieredMessageFetcher:
         self._reads.check()
         self._read_ahead.check()
 
-    def _from_cache(
+    def cached_messages(
         self, group: str, queue: QueueId, offset: int, messages_max: int, bytes_max: int | None
     ) -> FetchResult | None:
-        """Return the whole result from one cached run; None if it is not cached. The fast path."""
+        """Return the result of `get_message` for every tag if one cached run has it, else None.
+
+        No request, and no other task runs meanwhile: a caller who loops yields by itself.
+        """
         now_s = self._clock.monotonic_s()
         source = self._tier.container(queue)
         if source is None:
@@ -462,6 +463,7 @@ class TieredMessageFetcher:
             group, source, key, run, offset=offset, next_offset=next_offset, now_s=now_s
         )
         messages = FetchedMessages((Selection(run, start, stop),), stop - start)
+        self._hits += 1
         return FetchResult(FetchStatus.FOUND, next_offset, minimum, maximum, messages)
 
     async def _from_tier(self, request: _Request) -> FetchResult:

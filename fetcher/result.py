@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from container.names.queue_id import whole_number
 from container.record.message import StoredMessage
 from fetcher.run_cache import CachedRun
+from provider.object_store import Buffer
 from provider.ranges import QueueOffset
 
 
@@ -101,6 +102,19 @@ class FetchedMessages:
                 return run.data[begin : begin + int(run.sizes[place])]
             at -= count
         raise AssertionError("the selections hold `count` messages")
+
+    def joined(self) -> Buffer:
+        """Return all records one after another: a view if they lie so in one run, else a copy."""
+        pieces: list[memoryview] = []
+        for selection in self.selections:
+            run, start, stop, indices = selection
+            if indices is None and stop > start:
+                begin, end = int(run.starts[start]), int(run.starts[stop - 1] + run.sizes[stop - 1])
+                if end - begin == run.size_before[stop] - run.size_before[start]:
+                    pieces.append(run.data[begin:end])
+                    continue
+            pieces.extend(FetchedMessages((selection,)))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def decode(self) -> Iterator[StoredMessage]:
         """Iterate over the messages with their fields: topic, body, tags, keys, times, hosts.

@@ -72,6 +72,7 @@ async def test_pulls_are_answered_as_the_broker_answered_them(
             assert row["status"] in statuses, row
             assert (found.min_offset, found.max_offset) == (row["min_offset"], row["max_offset"])
             offsets = found.messages.offsets.tolist()
+            assert found.messages.joined() == b"".join(found.messages)
             if golden is VARIANTS_520 and len(offsets) > len(row["offsets"]):
                 # 5.2.0 ends where its cache does; we do not. The next pull would tell the rest.
                 assert offsets[: len(row["offsets"])] == row["offsets"]
@@ -89,7 +90,10 @@ async def test_every_message_is_read_with_its_place_and_store_time(golden: Golde
             queue = QueueId(message["topic"], message["queue_id"])
             offset = message["queue_offset"]
             found = await fetcher.get_message("g", *queue, offset, messages_max=1)
-            record = found.messages[0]
+            record = found.messages.joined()
+            cached = fetcher.cached_messages("g", queue, offset, 1, None)
+            assert cached is not None
+            assert cached.messages.joined() == record == found.messages[0]
             assert len(record) == message["store_size"]
             assert int.from_bytes(record[28:36], "big") == message["tier_physical_offset"]
             stamp = await fetcher.message_timestamp(queue, offset)
