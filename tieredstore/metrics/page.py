@@ -15,6 +15,7 @@ from prometheus_client import (
     ProcessCollector,
     make_wsgi_app,  # pyright: ignore[reportUnknownVariableType] - its result has no type
 )
+from prometheus_client.registry import Collector
 
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
@@ -213,13 +214,16 @@ def metrics_of(
     `counted` are the metrics that count by themselves.
     """
     loop = LoopCalls(asyncio.get_running_loop())
+    return labelled_metrics(config, TieringMetrics(lambda: loop.call(look), VERSION), counted)
+
+
+def labelled_metrics(config: Config, *parts: Collector | CollectorRegistry) -> CollectorRegistry:
+    """The metrics of `parts` and of the process, with the labels of the configured broker."""
     process = CollectorRegistry()
     ProcessCollector(registry=process)
-    tiering = TieringMetrics(lambda: loop.call(look), VERSION)
     labels = {"cluster": config.cluster, "node_id": config.broker}
     metrics = CollectorRegistry()
-    parts = (tiering, counted, process)
-    metrics.register(LabelledMetrics(parts, labels, medium=medium_of(config)))
+    metrics.register(LabelledMetrics((*parts, process), labels, medium=medium_of(config)))
     return metrics
 
 
@@ -237,7 +241,15 @@ async def served_metrics(
     Raises:
         ConfigError: the address cannot be listened at.
     """
-    loop = LoopCalls(asyncio.get_running_loop())
-    pages = Pages(metrics, loop, lambda: unready_reason(look()))
+    async with served_pages(config, lambda: unready_reason(look()), metrics):
+        yield
+
+
+@asynccontextmanager
+async def served_pages(
+    config: Config, unready: Callable[[], str], metrics: CollectorRegistry
+) -> AsyncGenerator[None]:
+    """Serve the pages of any process; `unready` as for `Pages`. Raises as `served_metrics`."""
+    pages = Pages(metrics, LoopCalls(asyncio.get_running_loop()), unready)
     async with served(config.metrics_host, config.metrics_port, pages):
         yield
