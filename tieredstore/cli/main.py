@@ -44,6 +44,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Print the queue offset of a time.",
     ),
     "query": ("tieredstore.cli.commands.query", "Find messages of a topic by one of their keys."),
+    "serve": (
+        "tieredstore.cli.commands.serve",
+        "Serve the history of a tier to RocketMQ clients.",
+    ),
     "check": (
         "tieredstore.cli.commands.check",
         "Verify a tier: metadata and bytes, in both directions.",

@@ -429,7 +429,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreMetricsPort",
             Kind.COUNT,
             0,
-            "Port of `tier --follow` and `run` for /metrics, /healthz and /readyz; 0: not served.",
+            "Port of `tier --follow`, `run` and `serve` for /metrics, /healthz and /readyz; 0: "
+            "not served.",
             unit="port",
             least=0,
             most=65_535,
@@ -465,6 +466,64 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
         "readAheadHedgeShare",
         "readAheadDiskCachePath",
         "readAheadDiskCacheSize",
+    ),
+    "Serving RocketMQ clients": (
+        Key(
+            "tieredStoreServePort",
+            Kind.COUNT,
+            0,
+            "Port of `serve`, which is name server and broker for its clients; 0: 9876, that of a "
+            "name server.",
+            unit="port",
+            least=0,
+            most=65_535,
+        ),
+        Key(
+            "tieredStoreServeHost",
+            Kind.TEXT,
+            "127.0.0.1",
+            "Address at which tieredStoreServePort is served; one that is not loopback needs "
+            "tieredStoreServeInsecure.",
+        ),
+        Key(
+            "tieredStoreServeAddress",
+            Kind.TEXT,
+            "",
+            "Address and port that clients are told to connect to, such as those outside of a "
+            "container. Empty: host and port.",
+        ),
+        Key(
+            "tieredStoreServeInsecure",
+            Kind.SWITCH,
+            default=False,
+            meaning=(
+                "True: every client that reaches tieredStoreServeHost may read all messages; there "
+                "are no accounts and no TLS."
+            ),
+        ),
+        Key(
+            "tieredStoreServeStatePath",
+            Kind.PATH,
+            "",
+            "Directory of `serve` for consumerOffset.json, the offsets of groups. Empty: one for "
+            "each tier below tieredStoreStatePath.",
+        ),
+        Key(
+            "tieredStoreServeNewGroups",
+            Kind.CHOICE,
+            "FIRST",
+            "Begin of a group without offsets: the first message, or what its client is set to, "
+            "which is the end by default.",
+            choices=("FIRST", "CLIENT"),
+        ),
+        Key(
+            "tieredStoreServeRefreshInterval",
+            Kind.MILLISECONDS,
+            500,
+            "Interval at which `serve` looks for what the tier's owner has published; a request "
+            "each.",
+            object_default=10_000,
+        ),
     ),
     "Messages by key": (
         Key(

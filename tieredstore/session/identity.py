@@ -349,14 +349,15 @@ def memory_of_follower(config: Config, store_dir: Path) -> TierMemory | None:
         return TierMemory(pins[0] / FILE, config, subject=subject)
     whole = f"{store_dir.resolve()}\n{directory_of(config)}"
     name = hashlib.sha256(whole.encode()).hexdigest()[:NAME_DIGITS]
-    directory = _state_directory(config)
+    directory = state_directory(config)
     if directory is None:
         LOGGER.debug("no state directory: set tieredStoreStatePath to keep the tier's identity")
         return None
     return TierMemory(directory / f"{name}.json", config, subject=subject)
 
 
-def _state_directory(config: Config) -> Path | None:
+def state_directory(config: Config) -> Path | None:
+    """`tieredStoreStatePath`, or the user's own directory; None without a home directory."""
     given = str(config.settings["tieredStoreStatePath"].value)
     if given:
         return Path(given)

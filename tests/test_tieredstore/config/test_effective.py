@@ -28,6 +28,7 @@ OTHER_VALUES = {
         "BUCKET": "AES256",
         "PATH": "VIRTUAL",
         "CRC64NVME": "SHA256",
+        "FIRST": "CLIENT",
     },
     Kind.DAY_HOURS: {"04": "04;16"},
 }

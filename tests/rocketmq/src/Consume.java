@@ -1,0 +1,82 @@
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * Consumes a topic with official push consumers until no message has come for a while. Arguments: GROUP TOPIC TAGS
+ * concurrently|orderly CONSUMERS. Prints a line for each message, in the order of queue and offset: queue id, queue
+ * offset, and how often it came; then "disorder N", the messages that an orderly consumer got out of order. The name
+ * server comes from the system property rocketmq.namesrv.addr; everything else is the client's default.
+ */
+public class Consume {
+  private static final long IDLE_MS = 5000;
+  private static final Map<Long, AtomicInteger> seen = new ConcurrentHashMap<>();
+  private static final Map<Integer, Long> last = new ConcurrentHashMap<>();
+  private static final AtomicInteger disorder = new AtomicInteger();
+  private static final AtomicLong newest = new AtomicLong();
+
+  public static void main(String[] args) {
+    try {
+      run(args[0], args[1], args[2], args[3].equals("orderly"), Integer.parseInt(args[4]));
+      System.exit(0);
+    } catch (Throwable e) { // the client's threads would keep the process alive
+      e.printStackTrace();
+      System.exit(1);
+    }
+  }
+
+  private static void run(String group, String topic, String tags, boolean orderly, int count) throws Exception {
+    List<DefaultMQPushConsumer> consumers = new ArrayList<>();
+    for (int i = 0; i < count; i++) {
+      DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+      consumer.setInstanceName("consumer-" + i);
+      consumer.subscribe(topic, tags);
+      if (orderly) {
+        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+          messages.forEach(Consume::take);
+          return ConsumeOrderlyStatus.SUCCESS;
+        });
+      } else {
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+          messages.forEach(Consume::take);
+          return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+      }
+      consumers.add(consumer);
+    }
+    newest.set(System.currentTimeMillis());
+    for (DefaultMQPushConsumer consumer : consumers) {
+      consumer.start();
+    }
+    while (System.currentTimeMillis() - newest.get() < IDLE_MS) {
+      Thread.sleep(50);
+    }
+    consumers.forEach(DefaultMQPushConsumer::shutdown); // commits the offsets
+    List<Long> places = new ArrayList<>(seen.keySet());
+    Collections.sort(places);
+    for (long place : places) {
+      System.out.println((place >> 48) + " " + (place & 0xFFFFFFFFFFFFL) + " " + seen.get(place));
+    }
+    System.out.println("disorder " + disorder);
+  }
+
+  private static void take(MessageExt message) {
+    long place = (long) message.getQueueId() << 48 | message.getQueueOffset();
+    seen.computeIfAbsent(place, key -> new AtomicInteger()).incrementAndGet();
+    Long before = last.put(message.getQueueId(), message.getQueueOffset());
+    if (before != null && before >= message.getQueueOffset()) {
+      disorder.incrementAndGet();
+    }
+    newest.set(System.currentTimeMillis());
+  }
+}

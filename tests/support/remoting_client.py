@@ -1,0 +1,100 @@
+"""A client of RocketMQ's remoting protocol: one connection, answers matched by their number."""
+
+import asyncio
+from typing import Any, Self
+
+import orjson
+
+from tieredstore.serve.codes import RequestCode, ResponseCode
+from tieredstore.serve.frame import JSON, ONE_WAY, Command, decode, encode, frame_bytes
+
+
+class RemotingClient:
+    """Use it as `async with await RemotingClient.connect(port)`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: int):
+        self.reader, self.writer, self.kind = reader, writer, kind
+        self.told: list[Command] = []
+        """Requests of the server."""
+        self._opaque = 0
+
+    @classmethod
+    async def connect(cls, address: str, kind: int = JSON) -> Self:
+        host, port = address.rsplit(":", 1)
+        return cls(*await asyncio.open_connection(host, int(port)), kind)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+    def send(
+        self, code: int, body: bytes | dict[str, Any] = b"", *, one_way: bool = False, **fields: Any
+    ) -> int:
+        """Write a request; its number."""
+        raw = body if isinstance(body, bytes) else orjson.dumps(body)
+        self._opaque += 1
+        texts = {name: str(value) for name, value in fields.items()}
+        flag = ONE_WAY if one_way else 0
+        request = Command(code, texts, raw, self._opaque, flag, self.kind)
+        self.writer.write(encode(request, len(raw)) + raw)
+        return self._opaque
+
+    async def ask(self, code: int, body: bytes | dict[str, Any] = b"", **fields: Any) -> Command:
+        """Write a request; its answer."""
+        return await self.answer(self.send(code, body, **fields))
+
+    async def answer(self, opaque: int) -> Command:
+        while True:
+            found = await self.read()
+            if found.is_response and found.opaque == opaque:
+                return found
+            self.told.append(found)
+
+    async def read(self) -> Command:
+        head = await self.reader.readexactly(4)
+        frame = head + await self.reader.readexactly(int.from_bytes(head, "big"))
+        return decode(frame)
+
+    async def pull(self, topic: str, queue_id: int, offset: int, **more: Any) -> Command:
+        """A pull with the subscription `*` that does not wait, unless `more` says otherwise."""
+        return await self.answer(self.send_pull(topic, queue_id, offset, **more))
+
+    def send_pull(self, topic: str, queue_id: int, offset: int, **more: Any) -> int:
+        fields = {
+            "consumerGroup": "G",
+            "topic": topic,
+            "queueId": queue_id,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": 4,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 0,
+            "subscription": "*",
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }
+        return self.send(RequestCode.PULL_MESSAGE, **(fields | more))
+
+    async def beat(self, client: str, group: str, *topics: str, model: str = "CLUSTERING") -> None:
+        """A heartbeat of a consumer."""
+        subscriptions = [{"topic": one, "subString": "*", "subVersion": 1} for one in topics]
+        data = {
+            "groupName": group,
+            "messageModel": model,
+            "consumeType": "CONSUME_PASSIVELY",
+            "subscriptionDataSet": subscriptions,
+        }
+        body = {"clientID": client, "consumerDataSet": [data]}
+        answer = await self.ask(RequestCode.HEART_BEAT, body)
+        assert answer.code == ResponseCode.SUCCESS, answer
+
+
+def frames_of(data: bytes) -> list[bytes]:
+    """The whole frames of a stream."""
+    found, at = list[bytes](), 0
+    while (size := frame_bytes(data, at)) is not None and at + size <= len(data):
+        found.append(data[at : at + size])
+        at += size
+    return found

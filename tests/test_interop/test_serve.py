@@ -1,0 +1,140 @@
+"""Unmodified official clients read a tier through `tieredstore serve`."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.golden import ROCKETMQ_533, expected, unpacked
+from tests.support.http import free_port, get
+from tests.support.patience import HANGS_AFTER_S, Patience, completed, ended, wait_until
+from tests.support.rocketmq_broker import SHORT_LIVED, BrokerInstall
+from tests.test_interop.client_view import comparable, json_lines
+from tests.test_interop.tieredstore_process import Tieredstore
+
+pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
+
+TOPICS = ("G_Orders", "G_Big", "G_Batch", "G_Keys", "G_Delay", "G_Tx")
+BINARY = {"rocketmq.serialize.type": "ROCKETMQ"}
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server, and the official clients that have it as their name server."""
+
+    install: BrokerInstall
+    home: Path
+    port: int
+    state: Path
+
+    def run(self, program: str, *arguments: str, **properties: str) -> str:
+        command = self.install.java(
+            program,
+            *arguments,
+            home=self.home,
+            heap_mib=256,
+            properties={"rocketmq.namesrv.addr": f"127.0.0.1:{self.port}", **properties},
+            options=SHORT_LIVED,
+        )
+        done = completed(command)
+        assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+        return done.stdout
+
+    def consume(
+        self, group: str, topic: str, tags: str, how: str, consumers: int, **properties: str
+    ) -> dict[tuple[int, int], int]:
+        """How often each message came, by queue and offset."""
+        said = self.run("Consume", group, topic, tags, how, str(consumers), **properties)
+        rows = re.findall(r"^(\d+) (\d+) (\d+)$", said, re.MULTILINE)
+        if how == "orderly":
+            assert "disorder 0\n" in said
+        return {(int(queue), int(offset)): int(times) for queue, offset, times in rows}
+
+
+@pytest.fixture(scope="module")
+def served(rocketmq: BrokerInstall, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp("served")
+    tier, port, pages = directory / "tier", free_port(), free_port()
+    ours = Tieredstore(ROCKETMQ_533.broker_conf, tier)
+    ours.run("tier", str(unpacked(ROCKETMQ_533).store))
+    values = {
+        "tieredStoreServePort": port,
+        "tieredStoreMetricsPort": pages,
+        "tieredStoreServeStatePath": directory / "state",
+    }
+    defines = [part for key, value in values.items() for part in ("-D", f"{key}={value}")]
+    home = directory / "home"
+    home.mkdir()
+    command = [sys.executable, "-m", "tieredstore", "serve", str(tier), *defines]
+    with (
+        (directory / "serve.log").open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log) as process,
+    ):
+        try:
+            patience = Patience("it is not ready", pids=[process.pid])
+            wait_until(lambda: get(pages, "/readyz")[0] == 200, patience)
+            yield Served(rocketmq, home, port, directory / "state")
+            process.terminate()
+            assert ended(process) == 0
+        finally:
+            process.kill()
+
+
+def places(topic: str, *tags: str) -> set[tuple[int, int]]:
+    return {
+        (row["queue_id"], row["queue_offset"])
+        for row in expected(ROCKETMQ_533, "messages")
+        if row["topic"] == topic and (not tags or row["properties"].get("TAGS") in tags)
+    }
+
+
+def test_the_pull_client_gets_what_a_broker_gave_it(served: Served, tmp_path: Path) -> None:
+    served.run("Expect", str(tmp_path), "all", *TOPICS)
+    found = json_lines(tmp_path / "messages.jsonl")
+    wanted = expected(ROCKETMQ_533, "messages")
+    assert len(found) == 3_396
+    assert sorted(map(json.dumps, map(comparable, found))) == sorted(
+        map(json.dumps, map(comparable, wanted))
+    )
+    key = ("topic", "queue_id", "subscription", "offset", "max")
+    asked = {tuple(row[one] for one in key): row for row in json_lines(tmp_path / "pulls.jsonl")}
+    same = [
+        row for row in expected(ROCKETMQ_533, "pulls") if tuple(row[one] for one in key) in asked
+    ]
+    assert len(same) >= 1_320
+    assert [asked[tuple(row[one] for one in key)] for row in same] == same
+    times = json_lines(tmp_path / "offset_by_time.jsonl")
+    assert sorted(map(json.dumps, times)) == sorted(
+        map(json.dumps, expected(ROCKETMQ_533, "offset_by_time"))
+    )
+
+
+def test_a_push_consumer_gets_each_message_once_from_the_first_offset_on(served: Served) -> None:
+    found = served.consume("CG_push", "G_Orders", "*", "concurrently", 1)
+    assert found == dict.fromkeys(places("G_Orders"), 1)
+    offsets = served.consume("CG_push", "G_Orders", "*", "concurrently", 1)
+    assert offsets == {}  # the group is at the end
+
+
+def test_a_push_consumer_gets_the_tags_that_it_wants(served: Served) -> None:
+    found = served.consume("CG_tags", "G_Orders", "TagA || TagB", "concurrently", 1)
+    assert found == dict.fromkeys(places("G_Orders", "TagA", "TagB"), 1)
+
+
+def test_two_orderly_consumers_share_the_queues(served: Served) -> None:
+    found = served.consume("CG_orderly", "G_Orders", "*", "orderly", 2, **BINARY)
+    assert set(found) == places("G_Orders")
+
+
+def test_messages_are_found_by_key(served: Served, tmp_path: Path) -> None:
+    rows = [row for row in expected(ROCKETMQ_533, "queries") if row["key"] and row["found"]][:40]
+    asked, answered = tmp_path / "asked", tmp_path / "answered"
+    asked.write_text("".join(f"{row['topic']}\t{row['key']}\n" for row in rows))
+    served.run("Query", str(asked), str(answered))
+    answers = [sorted(json.loads(line)) for line in answered.read_text().splitlines()]
+    assert answers == [sorted(row["found"]) for row in rows]

@@ -1,0 +1,576 @@
+"""The server over a golden tier and over one that grows, asked by a client in this process."""
+
+import json
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from container.record.message import StoredMessage
+from fetcher.fetcher import TRANSFER_BYTES_MAX
+from provider.clock import SystemClock
+from provider.errors import Denied, Unavailable
+from tests.support.cli import run, settings
+from tests.support.fake_broker import FakeBroker
+from tests.support.golden import ROCKETMQ_533, expected, unpacked
+from tests.support.patience import Patience, until
+from tests.support.remoting_client import RemotingClient
+from tieredstore import follow
+from tieredstore import open as open_tier
+from tieredstore.config.sources import ConfigError
+from tieredstore.serve import connection, server
+from tieredstore.serve.codes import RequestCode, ResponseCode
+from tieredstore.serve.frame import FRAME_BYTES_MAX, JSON, ROCKETMQ
+from tieredstore.serve.metrics import ServeMetrics, ServeMoment
+from tieredstore.serve.options import NewGroups, ServeOptions
+from tieredstore.serve.server import Server, serving
+
+CODES = {"FOUND": 0, "NO_NEW_MSG": 19, "NO_MATCHED_MSG": 20, "OFFSET_ILLEGAL": 21}
+"""Code of a pull by the status that the official client makes of it."""
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tier of the golden store; read only."""
+    tree = unpacked(ROCKETMQ_533)
+    tier = tmp_path_factory.mktemp("serve") / "tier"
+    run(*settings(tree, tier), "tier", tree.store)
+    return tier
+
+
+@asynccontextmanager
+async def served(tier: Path, state: Path, **more: Any) -> AsyncGenerator[Server]:
+    given: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": 0,
+        "address": "",
+        "offsets_path": state / "consumerOffset.json",
+        "seed_path": None,
+        "new_groups": NewGroups.FIRST,
+        "refresh_s": 0.01,
+    }
+    options = ServeOptions(**(given | more))
+    async with (
+        open_tier(tier) as opened,
+        serving(options, opened, CollectorRegistry(), SystemClock()) as one,
+    ):
+        yield one
+
+
+@asynccontextmanager
+async def asked(tier: Path, state: Path, kind: int = JSON) -> AsyncGenerator[RemotingClient]:
+    """A client of a server of its own."""
+    async with (
+        served(tier, state) as one,
+        await RemotingClient.connect(one.address, kind) as client,
+    ):
+        yield client
+
+
+def decoded(body: bytes) -> list[StoredMessage]:
+    found, at = list[StoredMessage](), 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        found.append(StoredMessage.decode(body[at : at + size], path="", position=0))
+        at += size
+    return found
+
+
+def named(row: dict[str, Any]) -> tuple[str, int, int, int, int]:
+    return (
+        row["topic"],
+        row["queue_id"],
+        row["queue_offset"],
+        row["store_timestamp"],
+        row["store_size"],
+    )
+
+
+@pytest.mark.parametrize("kind", [JSON, ROCKETMQ])
+async def test_every_message_is_pulled_once(golden: Path, tmp_path: Path, kind: int) -> None:
+    wanted = [named(row) for row in expected(ROCKETMQ_533, "messages")]
+    found: list[tuple[str, int, int, int, int]] = []
+    async with asked(golden, tmp_path, kind) as client:
+        for topic, queue_id in sorted({one[:2] for one in wanted}):
+            place = {"topic": topic, "queueId": queue_id}
+            end = int((await client.ask(RequestCode.GET_MAX_OFFSET, **place)).fields["offset"])
+            at = int((await client.ask(RequestCode.GET_MIN_OFFSET, **place)).fields["offset"])
+            while at < end:
+                answer = await client.pull(topic, queue_id, at)
+                assert answer.code == ResponseCode.SUCCESS, answer
+                found += [
+                    (topic, queue_id, one.queue_offset, one.store_timestamp, one.size)
+                    for one in decoded(answer.body)
+                ]
+                at = int(answer.fields["nextBeginOffset"])
+    assert found == sorted(wanted)
+
+
+async def test_pulls_with_tags_are_answered_as_by_a_broker(golden: Path, tmp_path: Path) -> None:
+    compared = 0
+    async with asked(golden, tmp_path) as client:
+        for row in expected(ROCKETMQ_533, "pulls")[::5]:
+            answer = await client.pull(
+                row["topic"],
+                row["queue_id"],
+                row["offset"],
+                subscription=row["subscription"],
+                maxMsgNums=row["max"],
+            )
+            if answer.code == ResponseCode.INVALID_PARAMETER:
+                continue  # the tier knows queues by their messages, and this one has none
+            numbers = [int(answer.fields[one]) for one in ("minOffset", "maxOffset")]
+            wanted = [CODES[row["status"]], row["next"], row["min_offset"], row["max_offset"]]
+            assert [answer.code, int(answer.fields["nextBeginOffset"]), *numbers] == wanted, row
+            tags = {one.strip() for one in row["subscription"].split("||")}
+            offsets = [one.queue_offset for one in decoded(answer.body) if one.tags in tags]
+            assert offsets == row["offsets"]
+            compared += 1
+    assert compared > 250
+
+
+async def test_offsets_by_time_are_those_of_a_broker(golden: Path, tmp_path: Path) -> None:
+    async with asked(golden, tmp_path) as client:
+        for row in expected(ROCKETMQ_533, "offset_by_time")[::3]:
+            place = {"topic": row["topic"], "queueId": row["queue_id"]}
+            answer = await client.ask(29, **place, timestamp=row["timestamp"])
+            assert int(answer.fields["offset"]) == row["offset"], row
+        answer = await client.ask(29, topic="G_Keys", queueId=0, timestamp=0, boundaryType="UPPER")
+        assert answer.fields["offset"] == "0"
+        first = expected(ROCKETMQ_533, "messages")[0]
+        place = {"topic": first["topic"], "queueId": first["queue_id"]}
+        answer = await client.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, **place)
+        assert int(answer.fields["timestamp"]) == first["store_timestamp"]
+
+
+async def test_messages_are_found_by_key_and_by_unique_key(golden: Path, tmp_path: Path) -> None:
+    time: dict[str, Any] = {"beginTimestamp": 0, "endTimestamp": 2**63 - 1}
+    async with asked(golden, tmp_path) as client:
+        for row in expected(ROCKETMQ_533, "queries")[:20]:
+            key = {"topic": row["topic"], "key": row["key"], "maxNum": 64}
+            answer = await client.ask(RequestCode.QUERY_MESSAGE, **key, **time)
+            found = sorted([one.queue_id, one.queue_offset] for one in decoded(answer.body))
+            assert found == sorted(row["found"]), row
+        one = expected(ROCKETMQ_533, "messages")[7]
+        key = {"topic": one["topic"], "key": one["properties"]["UNIQ_KEY"], "maxNum": 1}
+        answer = await client.ask(12, **key, **time, _UNIQUE_KEY_QUERY="true")
+        assert [m.queue_offset for m in decoded(answer.body)] == [one["queue_offset"]]
+        answer = await client.ask(12, topic="G_Keys", key="none", maxNum=1, **time)
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+        answer = await client.ask(12, topic="None", key="none", maxNum=1, **time)
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+
+
+async def test_a_route_names_the_server_for_readers_only(golden: Path, tmp_path: Path) -> None:
+    async with (
+        served(golden, tmp_path) as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+        answer = await client.ask(105, topic="G_Keys")
+        route = orjson.loads(answer.body)
+        (queues,) = route["queueDatas"]
+        assert (queues["readQueueNums"], queues["perm"]) == (2, 4)
+        (broker,) = route["brokerDatas"]
+        assert broker["brokerAddrs"] == {"0": one.address}
+        assert broker["brokerName"] == queues["brokerName"] == "golden-a"
+        assert (await client.ask(105, topic="TBW102")).code == ResponseCode.SUCCESS
+        for topic in ("None", "%RETRY%G"):
+            assert (await client.ask(105, topic=topic)).code == ResponseCode.TOPIC_NOT_EXIST
+        await client.beat("c", "G", "G_Keys")
+        assert (await client.ask(105, topic="%RETRY%G")).code == ResponseCode.SUCCESS
+        held = await client.pull("%RETRY%G", 0, 0)
+        assert held.code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_members_of_a_group_are_told_of_each_other(golden: Path, tmp_path: Path) -> None:
+    async with (
+        served(golden, tmp_path) as one,
+        await RemotingClient.connect(one.address) as first,
+    ):
+        await first.beat("b", "G", "G_Keys")
+        await first.beat("b", "G", "G_Keys")
+        async with await RemotingClient.connect(one.address) as second:
+            await second.beat("a", "G", "G_Keys")
+            answer = await first.ask(38, consumerGroup="G")
+            assert orjson.loads(answer.body) == {"consumerIdList": ["a", "b"]}
+            assert [told.code for told in first.told] == [40, 40]
+            assert first.told[0].fields == {"consumerGroup": "G"}
+            assert first.told[0].is_one_way
+        assert (await first.read()).code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        await first.ask(35, clientID="b", consumerGroup="G")
+        answer = await first.ask(38, consumerGroup="G")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert not len(one.groups)
+
+
+async def test_a_queue_is_locked_by_one_client(golden: Path, tmp_path: Path) -> None:
+    queues = [{"topic": "G_Keys", "brokerName": "golden-a", "queueId": number} for number in (0, 1)]
+    async with asked(golden, tmp_path) as client:
+
+        async def locked(code: int, name: str, wanted: list[dict[str, Any]]) -> Any:
+            body = {"consumerGroup": "G", "clientId": name, "mqSet": wanted}
+            answer = await client.ask(code, body)
+            return orjson.loads(answer.body)["lockOKMQSet"] if answer.body else []
+
+        assert len(await locked(41, "a", queues[:1])) == 1
+        assert await locked(41, "b", queues) == [queues[1] | {"brokerName": "golden-a"}]
+        await locked(42, "b", queues)
+        assert len(await locked(41, "a", [*queues, {"topic": "None", "queueId": 0}])) == 2
+
+
+async def test_offsets_of_groups_survive_a_restart_in_rocketmqs_form(
+    golden: Path, tmp_path: Path
+) -> None:
+    place = {"consumerGroup": "G", "topic": "G_Keys", "queueId": 1}
+    async with asked(golden, tmp_path) as client:
+        assert (await client.ask(14, **place)).fields == {"offset": "0"}
+        answer = await client.ask(14, **place, setZeroIfNotFound="false")
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+        client.send(15, one_way=True, **place, commitOffset=7)
+        assert (await client.ask(14, **place)).fields == {"offset": "7"}
+        await client.pull("G_Keys", 0, 5, sysFlag=5, commitOffset=5)
+    written = json.loads((tmp_path / "consumerOffset.json").read_text())
+    assert written["offsetTable"] == {"G_Keys@G": {"1": 7, "0": 5}}
+    async with asked(golden, tmp_path) as client:
+        assert (await client.ask(14, **place)).fields == {"offset": "7"}
+        assert (await client.ask(105, topic="%RETRY%G")).code == ResponseCode.SUCCESS
+
+
+async def test_a_group_goes_on_where_its_broker_was(golden: Path, tmp_path: Path) -> None:
+    seed = tmp_path / "seed.json"
+    seed.write_text('{"dataVersion":{"counter":3},"offsetTable":{"G_Keys@G":{0:9,1:11}}}')
+    place = {"consumerGroup": "G", "topic": "G_Keys", "queueId": 1}
+    async with (
+        served(golden, tmp_path / "state", seed_path=seed) as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+        assert (await client.ask(14, **place)).fields == {"offset": "11"}
+        await client.ask(15, **place, commitOffset=12)
+        await one.offsets.keep()
+        await client.ask(15, **place, commitOffset=13)
+    path = tmp_path / "state/consumerOffset.json"
+    path.write_text("{")
+    async with (
+        served(golden, tmp_path / "state", seed_path=seed) as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+        assert (await client.ask(14, **place)).fields == {"offset": "12"}
+        await client.ask(15, **place, commitOffset=14)
+    path.write_text("[]")
+    path.with_name("consumerOffset.json.bak").unlink()
+    with pytest.raises(ConfigError, match=r"consumerOffset\.json.*bring the file back"):
+        async with served(golden, tmp_path / "state", seed_path=seed):
+            pass
+
+
+async def test_a_new_group_begins_as_its_client_wants_where_that_is_configured(
+    golden: Path, tmp_path: Path
+) -> None:
+    async with (
+        served(golden, tmp_path, new_groups=NewGroups.CLIENT) as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+        answer = await client.ask(14, consumerGroup="G", topic="G_Keys", queueId=0)
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+
+
+class Grown:
+    """A store that grows, and its tier."""
+
+    def __init__(self, directory: Path) -> None:
+        self.broker = FakeBroker(
+            directory / "store", commit_log_bytes=4096, consume_queue_bytes=400
+        )
+        self.tier = directory / "tier"
+
+    async def put(self, *bodies: bytes) -> None:
+        self.broker.put_many("A", 0, bodies)
+        place = (self.broker.directory, self.tier)
+        async with follow(*place, cluster="C", broker="b") as follower:
+            await follower.drain()
+
+
+@pytest.fixture
+async def grown(tmp_path: Path) -> Grown:
+    one = Grown(tmp_path)
+    await one.put(b"first")
+    return one
+
+
+async def test_a_pull_waits_for_what_the_owner_of_the_tier_publishes(
+    grown: Grown, tmp_path: Path
+) -> None:
+    async with (
+        served(grown.tier, tmp_path / "state") as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+        held = client.send_pull("A", 0, 1, sysFlag=6, suspendTimeoutMillis=60_000)
+        tagged = client.send_pull(
+            "A", 0, 1, sysFlag=6, suspendTimeoutMillis=60_000, subscription="T"
+        )
+        await until(lambda: len(one.consuming.held) == 2, Patience("no pull is held"))
+        await grown.put(b"second")
+        assert [m.body for m in decoded((await client.answer(held)).body)] == [b"second"]
+        answer = await client.answer(tagged)
+        assert (answer.code, answer.fields["nextBeginOffset"]) == (20, "2")
+        assert not len(one.consuming.held)
+
+
+async def test_a_pull_waits_no_longer_than_it_says(grown: Grown, tmp_path: Path) -> None:
+    async with (
+        served(grown.tier, tmp_path / "state") as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+        answer = await client.pull("A", 0, 1, sysFlag=6, suspendTimeoutMillis=50)
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert answer.remark == "OFFSET_OVERFLOW_ONE"
+        held = client.send_pull("A", 0, 1, sysFlag=6, suspendTimeoutMillis=60_000)
+        await until(lambda: len(one.consuming.held) == 1, Patience("no pull is held"))
+        one.end()
+        assert (await client.answer(held)).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_a_client_that_leaves_is_not_waited_for(grown: Grown, tmp_path: Path) -> None:
+    async with served(grown.tier, tmp_path / "state") as one:
+        async with await RemotingClient.connect(one.address) as client:
+            await client.beat("a", "G", "A")
+            client.send_pull("A", 0, 1, sysFlag=6, suspendTimeoutMillis=60_000)
+            await until(lambda: len(one.consuming.held) == 1, Patience("no pull is held"))
+        await until(lambda: not one.connections, Patience("it is still there"))
+        assert (len(one.consuming.held), len(one.groups)) == (0, 0)
+
+
+async def test_a_gap_is_passed_at_once_and_said(
+    grown: Grown, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    grown.broker.put_many("A", 0, [b"lost" * 100] * 30)
+    for _ in range(2):
+        grown.broker.delete_oldest_file()
+    await grown.put(b"last")
+    caplog.set_level(logging.WARNING, "tieredstore.serve")
+    async with served(grown.tier, tmp_path / "state") as one:
+        async with await RemotingClient.connect(one.address) as client:
+            gap = await client.pull("A", 0, 1, sysFlag=6, suspendTimeoutMillis=60_000)
+            assert (gap.code, gap.remark) == (20, "OFFSET_FOUND_NULL")
+            after = int(gap.fields["nextBeginOffset"])
+            found = await client.pull("A", 0, after)
+            assert decoded(found.body)[0].queue_offset == after > 1
+            tagged = await client.pull("A", 0, 0, subscription="T", consumerGroup="H")
+            assert int(tagged.fields["nextBeginOffset"]) >= after
+            await client.pull("A", 0, 1)
+        assert one.history.lost == 2 * (after - 1)
+    said = [one for one in caplog.messages if " passes " in one]
+    assert said[0].startswith(f"the group G passes {after - 1} messages of A/0")
+    assert len(said) == 2
+
+
+def wrong_values(name: str) -> list[dict[str, Any]]:
+    return [{}, {name: ""}, {name: "x" * 99}, {name: -1}, {name: 2**63}]
+
+
+@pytest.mark.parametrize("code", sorted(set(RequestCode) - {40}))
+async def test_every_field_that_is_missing_or_wrong_is_an_answer(
+    golden: Path, tmp_path: Path, code: int
+) -> None:
+    fields: dict[str, Any] = {
+        **dict.fromkeys(("topic", "consumerGroup", "key", "clientID"), "G_Keys"),
+        **dict.fromkeys(("queueId", "queueOffset", "sysFlag", "commitOffset", "offset"), 0),
+        **dict.fromkeys(("maxMsgNums", "maxNum", "timestamp", "endTimestamp"), 1),
+        **dict.fromkeys(("suspendTimeoutMillis", "beginTimestamp", "subVersion"), 0),
+    }
+    bodies = (b"", b"{", b"[]", b"{}", b'{"clientID":1}', b'{"consumerDataSet":[1],"clientID":"a"}')
+    async with asked(golden, tmp_path) as client:
+        for name in fields:
+            for wrong in wrong_values(name):
+                given = {one: fields[one] for one in fields if one != name} | wrong
+                assert (await client.ask(code, **given)).is_response
+        for body in bodies:
+            assert (await client.ask(code, body, **fields)).is_response
+        assert (await client.ask(105, topic="G_Keys")).code == ResponseCode.SUCCESS
+
+
+async def test_what_is_not_supported_is_refused_with_codes_that_are_not_retried(
+    golden: Path, tmp_path: Path
+) -> None:
+    async with asked(golden, tmp_path) as client:
+        answer = await client.ask(200050)
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        for code in (10, 310, 320, 36):
+            assert (await client.ask(code)).code == ResponseCode.NO_PERMISSION
+        answer = await client.pull("G_Keys", 0, 0, expressionType="SQL92", subscription="a > 1")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == "The broker does not support consumer to filter message by SQL92"
+        answer = await client.ask(46, {"subscriptionData": {"expressionType": "SQL92"}})
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        answer = await client.pull("G_Keys", 0, 0, subscription="||")
+        assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        answer = await client.pull("G_Keys", 0, 0, sysFlag=0)
+        assert answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        await client.beat("a", "G", "G_Keys")
+        assert (await client.pull("G_Keys", 0, 0, sysFlag=0)).code == ResponseCode.SUCCESS
+        answer = await client.pull("G_Keys", 0, 0, sysFlag=0, subVersion=2)
+        assert answer.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+        answer = await client.ask(33, offset=0)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_bytes_that_are_no_frame_end_their_connection_alone(
+    golden: Path, tmp_path: Path
+) -> None:
+    async with (
+        served(golden, tmp_path) as one,
+        await RemotingClient.connect(one.address) as other,
+    ):
+        for raw in (b"GET / HTTP/1.1\r\n\r\n", (FRAME_BYTES_MAX + 1).to_bytes(4, "big")):
+            async with await RemotingClient.connect(one.address) as client:
+                client.writer.write(raw)
+                assert await client.reader.read() == b""
+        assert (await other.ask(105, topic="G_Keys")).code == ResponseCode.SUCCESS
+
+
+async def dropped(client: RemotingClient) -> None:
+    """Until the server ended the connection."""
+    try:
+        while await client.reader.read(1 << 16):
+            pass
+    except ConnectionError:
+        return
+
+
+async def test_too_many_connections_and_bytes_are_refused(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(server, "UNREAD_BYTES_MAX", 1000)
+    async with (
+        served(golden, tmp_path) as one,
+        await RemotingClient.connect(one.address) as first,
+    ):
+        assert (await first.ask(105, topic="G_Keys")).code == ResponseCode.SUCCESS
+        async with await RemotingClient.connect(one.address) as second:
+            second.writer.write((2000).to_bytes(4, "big") + bytes(900))
+            await until(lambda: one.connections == 2, Patience("it is not there"))
+            async with await RemotingClient.connect(one.address) as third:
+                await dropped(third)
+            second.writer.write(bytes(200))
+            await dropped(second)
+        assert (await first.ask(105, topic="G_Keys")).code == ResponseCode.SUCCESS
+        assert one.refused_connections == 1
+
+
+async def test_a_client_that_reads_no_answers_costs_bounded_memory_and_is_dropped(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "UNSENT_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(connection, "UNREAD_S_MAX", 0.2)
+    monkeypatch.setattr(server, "UPKEEP_S", 0.05)
+    monkeypatch.setattr(connection, "READS_MAX", 4)
+    record = 256 << 10
+    most = (1 << 20) + connection.TURN_BYTES_MAX + 4 * (TRANSFER_BYTES_MAX + record)
+    async with served(golden, tmp_path) as one:
+        async with await RemotingClient.connect(one.address) as client:
+            for _ in range(500):
+                client.send_pull("G_Big", 0, 0)
+            seen = 0
+
+            def is_dropped() -> bool:
+                nonlocal seen
+                seen = max(seen, one.unsent)
+                return not one.connections
+
+            await until(lambda: one.connections == 1, Patience("it is not there"))
+            await until(is_dropped, Patience("it is not dropped", marks=lambda: seen))
+            assert 0 < seen <= most
+        assert one.unsent == 0
+
+
+async def test_a_client_that_asks_for_too_much_at_once_is_read_later(
+    grown: Grown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HELD_MAX", 4)
+    async with (
+        served(grown.tier, tmp_path / "state") as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+        sent = [client.send_pull("A", 0, 1, sysFlag=6, suspendTimeoutMillis=300) for _ in range(9)]
+        for opaque in sent:
+            answer = await client.answer(opaque)
+            assert answer.code == ResponseCode.PULL_NOT_FOUND
+            assert len(one.consuming.held) <= 4
+
+
+async def test_silent_clients_are_dropped_and_leave_their_groups(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SILENT_S_MAX", 0.1)
+    monkeypatch.setattr(server, "UPKEEP_S", 0.02)
+    async with served(golden, tmp_path) as one:
+        async with await RemotingClient.connect(one.address) as client:
+            await client.beat("a", "G", "G_Keys")
+            assert len(one.groups) == 1
+            await dropped(client)
+        assert not len(one.groups)
+
+
+async def test_an_outage_of_the_tier_is_said_and_ends(
+    grown: Grown, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        served(grown.tier, tmp_path / "state") as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+        refresh = one.history.tier.refresh
+
+        async def fail() -> bool:
+            raise Unavailable("the storage is away", "place")
+
+        one.history.tier.refresh = fail  # pyright: ignore[reportAttributeAccessIssue]
+        await until(lambda: bool(one.unready_reason()), Patience("it is ready"))
+        assert "the storage is away" in one.unready_reason()
+        assert (await client.pull("A", 0, 0)).code == ResponseCode.SUCCESS
+        one.history.tier.refresh = refresh  # pyright: ignore[reportAttributeAccessIssue]
+        await until(lambda: not one.unready_reason(), Patience("it is not ready"))
+    assert len([text for text in caplog.messages if "cannot be read" in text]) == 1
+
+
+async def test_the_metrics_count_clients_and_requests(golden: Path, tmp_path: Path) -> None:
+    async with (
+        served(golden, tmp_path) as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+        await client.beat("a", "G", "G_Keys")
+        await client.pull("G_Keys", 0, 0)
+        await client.pull("G_Keys", 0, 10**6)
+        for code in range(1000, 1000 + 2 * server.CODES_MAX):
+            await client.ask(code)
+        registry = CollectorRegistry()
+        registry.register(ServeMetrics(lambda: ServeMoment.of(one)))
+        page = generate_latest(registry).decode()
+    assert "tieredstore_serve_connections 1.0" in page
+    assert "tieredstore_serve_consumers 1.0" in page
+    assert "tieredstore_serve_offsets_moved_total 1.0" in page
+    assert 'requests_total{request="PULL_MESSAGE",response="SUCCESS"} 1.0' in page
+    assert f'request="other",response="REQUEST_CODE_NOT_SUPPORTED"}} {server.CODES_MAX}.0' in page
+
+
+async def test_a_port_that_is_taken_is_named(golden: Path, tmp_path: Path) -> None:
+    async with served(golden, tmp_path) as one:
+        port = int(one.address.rpartition(":")[2])
+        with pytest.raises(ConfigError, match=f"port {port}"):
+            async with served(golden, tmp_path / "other", port=port):
+                pass
+
+
+async def test_offsets_that_cannot_be_saved_are_an_error_at_the_end(
+    golden: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    with pytest.raises(Denied, match="a directory stands where a file is needed"):  # noqa: PT012 - raised at the end
+        async with asked(golden, state) as client:
+            await client.ask(15, consumerGroup="G", topic="G_Keys", queueId=0, commitOffset=1)
+            (state / "consumerOffset.json.new").mkdir(parents=True)

@@ -1,0 +1,297 @@
+"""Requests that read: pulls, bounds, offsets by time, messages by key."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from container.names.queue_id import QueueId
+from container.queue.time_index import Boundary
+from fetcher.fetcher import TRANSFER_BYTES_MAX
+from fetcher.result import FetchResult, FetchStatus
+from fetcher.tag_filter import parse_subscription
+from provider.clock import Clock
+from provider.errors import NotFound
+from provider.ranges import QueueOffset
+from tieredstore.metrics.reads import Caller, ReadMeter
+from tieredstore.serve.codes import RequestCode, ResponseCode
+from tieredstore.serve.grouping import Grouping, refuse_kind
+from tieredstore.serve.groups import Groups
+from tieredstore.serve.held import HELD_MAX, HeldPull, HeldPulls
+from tieredstore.serve.history import History
+from tieredstore.serve.naming import Naming
+from tieredstore.serve.request import Answer, Outcome, Peer, Processor, Refused, Request
+
+COMMITS, SUSPENDS, HAS_SUBSCRIPTION = 1, 2, 4
+"""Bits of a pull's `sysFlag`."""
+SUSPEND_S_MAX = 60.0
+QUERIED_MAX = 64
+"""Messages of one query by key, as in RocketMQ (`maxMsgsNumBatch`)."""
+UNIQUE_KEY_MAX = 32
+QUERIES_MAX = 2
+"""Queries by key at once: one may read 256 MiB of messages that no index has."""
+INT32_MAX = 2**31 - 1
+CODES: Mapping[FetchStatus, ResponseCode] = {
+    FetchStatus.FOUND: ResponseCode.SUCCESS,
+    FetchStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    FetchStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    # A broker answers PULL_NOT_FOUND, and its consumer waits before the gap for each pull.
+    FetchStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    FetchStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    FetchStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    FetchStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    FetchStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+def pull_code(status: FetchStatus, offset: int) -> ResponseCode:
+    """Return the code of a pull from `offset` by its status. Pure."""
+    if status in {FetchStatus.NO_MATCHED_LOGIC_QUEUE, FetchStatus.NO_MESSAGE_IN_QUEUE}:
+        return ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+    return CODES[status]
+
+
+@dataclass(slots=True)
+class Pull:
+    """Arguments of a pull."""
+
+    request: Request
+    peer: Peer
+    group: str
+    queue: QueueId
+    offset: int
+    messages_max: int
+    bytes_max: int
+    subscription: str | None
+    """Tags; None: every message."""
+    due_s: float
+    """End of the wait for a message; 0: no wait."""
+
+
+class Consuming:
+    """Reads of the tier."""
+
+    def __init__(
+        self,
+        naming: Naming,
+        grouping: Grouping,
+        history: History,
+        groups: Groups,
+        *,
+        meter: ReadMeter,
+        clock: Clock,
+    ) -> None:
+        self._naming = naming
+        self._grouping = grouping
+        self._history = history
+        self._groups = groups
+        self._meter = meter
+        self._clock = clock
+        self._queries = asyncio.Semaphore(QUERIES_MAX)
+        self._is_stopped = False
+        self.held = HeldPulls()
+        self.moved = 0
+        """Pulls from offsets that the tier does not have, which continue at another one."""
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """Processors by request code."""
+        return {
+            RequestCode.PULL_MESSAGE: self._pull,
+            RequestCode.LITE_PULL_MESSAGE: self._pull,
+            RequestCode.GET_MAX_OFFSET: self._max_offset,
+            RequestCode.GET_MIN_OFFSET: self._min_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._offset_by_time,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_time,
+            RequestCode.QUERY_MESSAGE: self._query,
+            RequestCode.VIEW_MESSAGE_BY_ID: self._view,
+        }
+
+    def stop(self) -> None:
+        """Hold no pull any more."""
+        self._is_stopped = True
+
+    def _pull(self, request: Request, peer: Peer) -> Outcome:
+        queue = self._naming.queue(request)
+        group, flags = request.text("consumerGroup"), request.number("sysFlag")
+        offset, most = request.number("queueOffset"), request.number("maxMsgNums")
+        if offset < 0 or most < 1:
+            raise Refused(ResponseCode.INVALID_PARAMETER, "queueOffset or maxMsgNums is negative")
+        subscription = self._subscription(request, group, queue.topic, flags)
+        bytes_max = request.number("maxMsgBytes", TRANSFER_BYTES_MAX)
+        if flags & COMMITS and (commit := request.number("commitOffset")) >= 0:
+            self._grouping.commit(group, queue, commit)
+        due_s = 0.0
+        if flags & SUSPENDS:
+            wait_s = request.number("suspendTimeoutMillis") / 1000
+            due_s = self._clock.monotonic_s() + min(wait_s, SUSPEND_S_MAX)
+        pull = Pull(
+            request,
+            peer,
+            group,
+            queue,
+            offset,
+            min(most, INT32_MAX),
+            min(max(bytes_max, 0), TRANSFER_BYTES_MAX),
+            subscription,
+            due_s,
+        )
+        return self._read(pull)
+
+    def _subscription(self, request: Request, group: str, topic: str, flags: int) -> str | None:
+        """Return the tags of a pull, which it has itself or which its group subscribed to.
+
+        Raises:
+            Refused: the group has no such subscription or an older one, or it is not by tags.
+        """
+        if flags & HAS_SUBSCRIPTION:
+            expression, kind = request.optional("subscription"), request.optional("expressionType")
+        else:
+            known = self._groups.subscription(group, topic)
+            if known is None:
+                code = ResponseCode.SUBSCRIPTION_NOT_EXIST
+                raise Refused(code, f"the consumer's group {group} does not subscribe to {topic}")
+            if known.version < request.number("subVersion", 0):
+                code = ResponseCode.SUBSCRIPTION_NOT_LATEST
+                raise Refused(code, "the consumer's subscription not latest")
+            expression, kind = known.expression, known.kind
+        refuse_kind(kind)
+        try:
+            return None if parse_subscription(expression) is None else expression
+        except ValueError as error:
+            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+
+    def _read(self, pull: Pull) -> Outcome:
+        """Answer from memory what is there; else read, or wait for a message."""
+        low, high = self._history.bounds(pull.queue)
+        if pull.offset == high:
+            return self._wait(pull, FetchStatus.OFFSET_OVERFLOW_ONE, low, high)
+        if pull.subscription is None:
+            found = self._history.fetcher.cached_messages(
+                pull.group, pull.queue, pull.offset, pull.messages_max, pull.bytes_max
+            )
+            if found is not None:
+                return self._answered(pull, found)
+        return self._read_tier(pull)
+
+    async def _read_tier(self, pull: Pull) -> Answer | None:
+        caller = Caller("get_message", pull.queue.topic, pull.group)
+        reading = self._history.fetcher.get_message(
+            pull.group,
+            *pull.queue,
+            pull.offset,
+            messages_max=pull.messages_max,
+            subscription=pull.subscription,
+            bytes_max=pull.bytes_max,
+        )
+        result = await self._meter.timed(caller, reading)
+        if pull_code(result.status, pull.offset) is not ResponseCode.PULL_NOT_FOUND:
+            return self._answered(pull, result)
+        low, high = self._history.bounds(pull.queue)
+        if pull.offset == high:
+            return self._wait(pull, result.status, low, high)
+        return _pull_answer(result.status, pull, result)
+
+    def _answered(self, pull: Pull, result: FetchResult) -> Answer:
+        answer = _pull_answer(result.status, pull, result)
+        if answer.code is ResponseCode.PULL_OFFSET_MOVED:
+            self.moved += 1
+        else:
+            self._history.passed(pull.group, pull.queue, pull.offset, result)
+        if len(result.messages):
+            caller = Caller("get_message", pull.queue.topic, pull.group)
+            self._meter.gave(caller, len(result.messages))
+        return answer
+
+    def _wait(self, pull: Pull, status: FetchStatus, low: int, high: int) -> Answer | None:
+        """Hold a pull at the queue's end, or say that there is no message."""
+        is_over = pull.due_s <= self._clock.monotonic_s()
+        if is_over or self._is_stopped or pull.peer.is_closed:
+            result = FetchResult(status, QueueOffset(high), QueueOffset(low), QueueOffset(high))
+            return _pull_answer(status, pull, result)
+        if len(self.held) >= HELD_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"{HELD_MAX} pulls wait already")
+        self.held.add(
+            HeldPull(
+                pull.queue,
+                pull.offset,
+                pull.due_s,
+                pull.request,
+                pull.peer,
+                lambda: self._read(pull),
+            )
+        )
+        return None
+
+    def _max_offset(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        return _number("offset", self._history.bounds(self._naming.queue(request))[1])
+
+    def _min_offset(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        return _number("offset", self._history.bounds(self._naming.queue(request))[0])
+
+    async def _offset_by_time(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        queue, moment_ms = self._naming.queue(request), request.number("timestamp")
+        is_upper = (request.optional("boundaryType") or "").lower() == "upper"
+        boundary = Boundary.UPPER if is_upper else Boundary.LOWER
+        caller = Caller("get_offset_in_queue_by_time", queue.topic)
+        searching = self._history.fetcher.offset_by_time(queue, moment_ms, boundary)
+        return _number("offset", await self._meter.timed(caller, searching) or 0)
+
+    async def _earliest_time(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        queue = self._naming.queue(request)
+        caller = Caller("get_earliest_message_time", queue.topic)
+        asking = self._history.fetcher.earliest_message_time(queue)
+        found = await self._meter.timed(caller, asking)
+        return _number("timestamp", -1 if found is None else found)
+
+    async def _query(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        topic, key = request.text("topic"), request.text("key")
+        most = UNIQUE_KEY_MAX
+        if not request.is_set("_UNIQUE_KEY_QUERY"):
+            most = min(max(1, request.number("maxNum")), QUERIED_MAX)
+        since, until = request.number("beginTimestamp"), request.number("endTimestamp")
+        bodies: list[bytes] = []
+        async with self._queries:
+            try:
+                asking = self._history.tier.query_message(
+                    topic, key, messages_max=most, since=max(0, since), until=until
+                )
+                found = await self._meter.timed(Caller("query_message", topic), asking)
+                bodies = [message.encode() for message in found.messages]
+            except NotFound:
+                bodies = []
+        if not bodies:
+            remark = "can not find message, maybe time range not correct"
+            return Answer(ResponseCode.QUERY_NOT_FOUND, remark)
+        fields = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
+        return Answer(fields=fields, body=b"".join(bodies))
+
+    def _view(self, request: Request, peer: Peer) -> Answer:
+        """Refuse: the position in a message id is one of its broker's own CommitLog."""
+        del peer
+        position = request.number("offset")
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"can not find message by the offset, {position}: a tier has no positions of the "
+            f"broker's CommitLog; ask for the unique key",
+        )
+
+
+def _pull_answer(status: FetchStatus, pull: Pull, result: FetchResult) -> Answer:
+    fields = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(result.next_offset),
+        "minOffset": str(result.min_offset),
+        "maxOffset": str(result.max_offset),
+        "topicSysFlag": "0",
+        "groupSysFlag": "0",
+    }
+    return Answer(pull_code(status, pull.offset), status.value, fields, result.messages.joined())
+
+
+def _number(name: str, value: int) -> Answer:
+    return Answer(fields={name: str(value)})

@@ -1,0 +1,208 @@
+"""Frames of RocketMQ's remoting protocol: length, kind, header (JSON or ROCKETMQ), body. Pure."""
+
+import struct
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final, cast
+
+import orjson
+
+JSON: Final = 0
+ROCKETMQ: Final = 1
+RESPONSE: Final = 1
+ONE_WAY: Final = 2
+LENGTH_BYTES: Final = 4
+FRAME_BYTES_MAX: Final = (4 << 20) + (64 << 10)
+"""Most bytes of a request: RocketMQ's largest message, and its header."""
+HEADER_BYTES_MAX: Final = 1 << 20
+FIELDS_MAX: Final = 64
+INT16_MAX: Final = 2**15 - 1
+VERSION: Final = 479
+"""Version that answers name, RocketMQ's V5_3_3. Clients decide by it what they may ask."""
+LANGUAGES: Final[tuple[str, ...]] = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
+    "OMS", "RUST", "NODE_JS",
+)  # fmt: skip
+OTHER: Final = "OTHER"
+_INT: Final = Struct(">i")
+_SHORT: Final = Struct(">H")
+_PREFIX: Final = Struct(">II")
+_FIXED: Final = Struct(">hBhiii")
+"""Of a ROCKETMQ header: code, language, version, opaque, flag, bytes of the remark."""
+
+
+class BadFrame(Exception):
+    """The bytes are no frame, so the next one cannot be found: close the connection."""
+
+
+@dataclass(slots=True)
+class Command:
+    """A request or a response."""
+
+    code: int
+    fields: dict[str, str]
+    body: bytes = b""
+    opaque: int = 0
+    """Number by which the peer matches a response with its request."""
+    flag: int = 0
+    kind: int = JSON
+    """Serialisation of the header."""
+    remark: str | None = None
+    version: int = VERSION
+    language: str = OTHER
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it answers a request of this side."""
+        return bool(self.flag & RESPONSE)
+
+    @property
+    def is_one_way(self) -> bool:
+        """Whether no response is wanted, not even that of a failure."""
+        return bool(self.flag & ONE_WAY)
+
+
+def frame_bytes(data: bytes | bytearray, at: int = 0) -> int | None:
+    """Return the length of the frame at `at`, its length field included; None if that is cut.
+
+    Raises:
+        BadFrame: no frame has that length.
+    """
+    if len(data) - at < LENGTH_BYTES:
+        return None
+    (size,) = _INT.unpack_from(data, at)
+    if not LENGTH_BYTES < size <= FRAME_BYTES_MAX:
+        raise BadFrame(f"a frame of {size} bytes; the most are {FRAME_BYTES_MAX}")
+    return LENGTH_BYTES + size
+
+
+def decode(frame: bytes) -> Command:
+    """Decode a whole frame with its length field.
+
+    Raises:
+        BadFrame: it contradicts the protocol.
+    """
+    try:
+        (word,) = _INT.unpack_from(frame, LENGTH_BYTES)
+        kind, begin = word >> 24 & 0xFF, 2 * LENGTH_BYTES
+        end = begin + (word & 0xFFFFFF)
+        if end > len(frame) or end - begin > HEADER_BYTES_MAX:
+            raise BadFrame(f"a header of {end - begin} bytes in a frame of {len(frame)}")
+        if kind == JSON:
+            return _from_json(frame[begin:end], frame[end:])
+        if kind == ROCKETMQ:
+            return _from_binary(frame[begin:end], frame[end:])
+    except (struct.error, ValueError) as error:
+        raise BadFrame(f"the header cannot be decoded: {error}") from error
+    raise BadFrame(f"there is no serialisation {kind}")
+
+
+def encode(command: Command, body_bytes: int = 0) -> bytes:
+    """Encode a command as a frame, but for its body, which has `body_bytes` and follows it."""
+    if command.kind == JSON:
+        header = orjson.dumps(
+            {
+                "code": command.code,
+                "extFields": command.fields,
+                "flag": command.flag,
+                "language": command.language,
+                "opaque": command.opaque,
+                "remark": command.remark,
+                "serializeTypeCurrentRPC": "JSON",
+                "version": command.version,
+            }
+        )
+    else:
+        header = _to_binary(command)
+    size = LENGTH_BYTES + len(header) + body_bytes
+    return _PREFIX.pack(size, command.kind << 24 | len(header)) + header
+
+
+def _from_json(header: bytes, body: bytes) -> Command:
+    parsed: object = orjson.loads(header)
+    if not isinstance(parsed, dict):
+        raise BadFrame("the header is no object")
+    head = cast("dict[str, Any]", parsed)
+    pairs = cast("object", head.get("extFields") or {})
+    if not isinstance(pairs, dict) or len(named := cast("dict[str, object]", pairs)) > FIELDS_MAX:
+        raise BadFrame(f"extFields is no object of at most {FIELDS_MAX} fields")
+    fields = {name: _text(value) for name, value in named.items() if value is not None}
+    remark, language = head.get("remark"), head.get("language")
+    return Command(
+        _int32(head, "code"),
+        fields,
+        body,
+        _int32(head, "opaque"),
+        _int32(head, "flag"),
+        JSON,
+        remark if isinstance(remark, str) else None,
+        _int32(head, "version"),
+        language if language in LANGUAGES else OTHER,
+    )
+
+
+def _int32(head: dict[str, Any], name: str) -> int:
+    value = head.get(name, 0 if name in {"flag", "version"} else None)
+    if type(value) is not int or not -(2**31) <= value < 2**31:
+        raise BadFrame(f"{name} is no 32-bit number")
+    return value
+
+
+def _text(value: object) -> str:
+    """Return a field as text: clients of other languages send numbers and booleans."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    raise BadFrame("a field is neither text nor a number")
+
+
+def _from_binary(header: bytes, body: bytes) -> Command:
+    code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(header)
+    at = _FIXED.size
+    remark, at = _slice(header, at, remark_bytes)
+    (pairs_bytes,) = _INT.unpack_from(header, at)
+    pairs, end = _slice(header, at + _INT.size, pairs_bytes)
+    if end != len(header):
+        raise BadFrame("the header is longer than its fields")
+    fields: dict[str, str] = {}
+    at = 0
+    while at < len(pairs):
+        (size,) = _SHORT.unpack_from(pairs, at)
+        name, at = _slice(pairs, at + _SHORT.size, size)
+        (size,) = _INT.unpack_from(pairs, at)
+        value, at = _slice(pairs, at + _INT.size, size)
+        fields[name.decode()] = value.decode()
+        if len(fields) > FIELDS_MAX:
+            raise BadFrame(f"more than {FIELDS_MAX} fields")
+    number = int(language)
+    name_of_language = LANGUAGES[number] if number < len(LANGUAGES) else OTHER
+    text = remark.decode() or None
+    return Command(code, fields, body, opaque, flag, ROCKETMQ, text, version, name_of_language)
+
+
+def _slice(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+    """Return `size` bytes at `at`, and the position after them."""
+    end = at + size
+    if size < 0 or end > len(data):
+        raise BadFrame(f"a part of {size} bytes at {at} of {len(data)}")
+    return data[at:end], end
+
+
+def _to_binary(command: Command) -> bytes:
+    remark = (command.remark or "").encode()
+    pairs = bytearray()
+    for name, value in command.fields.items():
+        raw_name, raw_value = name.encode(), value.encode()
+        pairs += _SHORT.pack(len(raw_name)) + raw_name + _INT.pack(len(raw_value)) + raw_value
+    fixed = _FIXED.pack(
+        command.code,
+        LANGUAGES.index(command.language),
+        command.version,
+        command.opaque,
+        command.flag,
+        len(remark),
+    )
+    return b"".join((fixed, remark, _INT.pack(len(pairs)), pairs))

@@ -1,0 +1,154 @@
+"""Requests about consumer groups: heartbeats, members, locks, offsets."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from container.names.queue_id import QueueId
+from tieredstore.serve.codes import RequestCode, ResponseCode
+from tieredstore.serve.groups import TAGS, Groups, QueueKey
+from tieredstore.serve.history import History
+from tieredstore.serve.naming import Naming
+from tieredstore.serve.offsets import ConsumerOffsets
+from tieredstore.serve.options import NewGroups
+from tieredstore.serve.request import (
+    OK,
+    Answer,
+    Peer,
+    Processor,
+    Refused,
+    Request,
+    objects_of,
+    text_of,
+)
+
+
+def refuse_kind(kind: object) -> None:
+    """Refuse a subscription that is not by tags, in the words of a broker with its defaults.
+
+    Raises:
+        Refused: it is by SQL92 or by a class.
+    """
+    if kind not in TAGS:
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {kind}",
+        )
+
+
+class Grouping:
+    """Members, locks and offsets of consumer groups."""
+
+    def __init__(
+        self,
+        naming: Naming,
+        history: History,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        *,
+        new_groups: NewGroups,
+        broker: str,
+    ) -> None:
+        self._naming = naming
+        self._history = history
+        self._groups = groups
+        self._offsets = offsets
+        self._new_groups = new_groups
+        self._broker = broker
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """Processors by request code."""
+        return {
+            RequestCode.HEART_BEAT: self._beat,
+            RequestCode.UNREGISTER_CLIENT: self._unregister,
+            RequestCode.CHECK_CLIENT_CONFIG: self._check_client,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._members,
+            RequestCode.LOCK_BATCH_MQ: self._lock,
+            RequestCode.UNLOCK_BATCH_MQ: self._unlock,
+            RequestCode.QUERY_CONSUMER_OFFSET: self._offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._set_offset,
+        }
+
+    def _beat(self, request: Request, peer: Peer) -> Answer:
+        self._groups.beat(peer, request.document())
+        # A client that hears of no change of subscriptions stops sending them, and a server that
+        # was restarted has none.
+        return Answer(fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+
+    def _unregister(self, request: Request, peer: Peer) -> Answer:
+        group = request.optional("consumerGroup")
+        if group is not None:
+            self._groups.leave(peer, group)
+        return OK
+
+    def _check_client(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        document = request.document()
+        if isinstance(document.get("subscriptionData"), dict):
+            refuse_kind(document["subscriptionData"].get("expressionType"))
+        return OK
+
+    def _members(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        group = request.text("consumerGroup")
+        found = self._groups.client_ids(group)
+        if not found:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        return Answer(body=orjson.dumps({"consumerIdList": found}))
+
+    def _lock(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        document = request.document()
+        held = self._groups.lock(text_of(document, "clientId"), self._keys(document))
+        rows = [
+            {"brokerName": self._broker, "queueId": key.queue_id, "topic": key.topic}
+            for key in held
+        ]
+        return Answer(body=orjson.dumps({"lockOKMQSet": rows}))
+
+    def _unlock(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        document = request.document()
+        self._groups.unlock(text_of(document, "clientId"), self._keys(document))
+        return OK
+
+    def _keys(self, document: Mapping[str, Any]) -> Iterable[QueueKey]:
+        """Return the queues of a request for locks that exist."""
+        group = text_of(document, "consumerGroup")
+        for row in objects_of(document, "mqSet"):
+            topic, queue_id = text_of(row, "topic"), row.get("queueId")
+            if isinstance(queue_id, int) and 0 <= queue_id < self._naming.queues(topic):
+                yield QueueKey(group, topic, queue_id)
+
+    def _offset(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        queue = self._naming.queue(request)
+        found = self._offsets.get(QueueKey(request.text("consumerGroup"), *queue))
+        if found is None and request.is_set("setZeroIfNotFound", default=True):
+            found = self._first_of(queue)
+        if found is None:
+            return Answer(ResponseCode.QUERY_NOT_FOUND, "the group has no offset of this queue")
+        return Answer(fields={"offset": str(found)})
+
+    def _first_of(self, queue: QueueId) -> int | None:
+        if self._new_groups is NewGroups.FIRST:
+            return self._history.bounds(queue)[0]
+        return None
+
+    def _set_offset(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        offset = request.number("commitOffset")
+        self.commit(request.text("consumerGroup"), self._naming.queue(request), offset)
+        return OK
+
+    def commit(self, group: str, queue: QueueId, offset: int) -> None:
+        """Set the offset at which a group continues.
+
+        Raises:
+            Refused: it is negative, or there are too many groups.
+        """
+        if offset < 0:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"the offset {offset} is negative")
+        self._offsets.put(QueueKey(group, *queue), offset)

@@ -1,0 +1,112 @@
+"""Tier behind the server: topics and bounds of its newest metadata, and gaps that readers pass."""
+
+import logging
+from collections.abc import Mapping
+
+from container.metadata.records import Gap
+from container.names.queue_id import QueueId
+from fetcher.fetcher import TieredMessageFetcher
+from fetcher.result import FetchResult
+from fetcher.source import TierQueue
+from provider.clock import Clock
+from provider.errors import StoreError
+from tieredstore.reader.readable_tier import ReadableTier
+
+LOGGER = logging.getLogger("tieredstore.serve")
+GAPS_SAID_MAX = 10_000
+"""Pairs of group and gap that are remembered, so that each is logged once."""
+
+
+class History:
+    """Read-only view of a tier that another process may write."""
+
+    def __init__(self, tier: ReadableTier, clock: Clock) -> None:
+        self._tier = tier
+        self._clock = clock
+        self._widths: Mapping[str, int] = {}
+        self._widths_of: tuple[int, int] | None = None
+        self._gaps_said: set[tuple[str, QueueId, int]] = set()
+        self._seen_s = clock.monotonic_s()
+        self.failure: StoreError | None = None
+        """Failure of the last `refresh`."""
+        self.lost = 0
+        """Messages in gaps that readers have passed."""
+
+    def __repr__(self) -> str:
+        return f"<History of {self._tier!r}>"
+
+    @property
+    def tier(self) -> ReadableTier:
+        """The tier itself."""
+        return self._tier
+
+    @property
+    def fetcher(self) -> TieredMessageFetcher:
+        """Fetcher of the tier's messages."""
+        return self._tier.fetcher
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the tier was last looked at with success."""
+        return self._clock.monotonic_s() - self._seen_s
+
+    def topics(self) -> Mapping[str, int]:
+        """Return the number of queues by topic: the highest queue id and 1. O(queues) if new."""
+        state = self._tier.reader.state
+        now = (id(state), state.sequence)
+        if self._widths_of != now:
+            widths: dict[str, int] = {}
+            for topic, queue_id in state.queues:
+                widths[topic] = max(widths.get(topic, 0), queue_id + 1)
+            self._widths, self._widths_of = widths, now
+        return self._widths
+
+    def queue(self, queue: QueueId) -> TierQueue | None:
+        """Return a queue for reading; None if the tier does not have it. No request."""
+        return self._tier.reader.container(queue)
+
+    def bounds(self, queue: QueueId) -> tuple[int, int]:
+        """Return the first offset of a queue and the one after its last; (0, 0) without it."""
+        found = self._tier.reader.queue(queue)
+        return (0, 0) if found is None else (found.min_offset, found.next_offset)
+
+    async def refresh(self) -> bool:
+        """Look for what the tier's owner has published. Return whether there was any.
+
+        A failure is logged once: readers are served what is known, and the next call looks again.
+        """
+        try:
+            found = await self._tier.refresh()
+        except StoreError as error:
+            if self.failure is None:
+                LOGGER.error(  # noqa: TRY400 - the sentence says all
+                    "the tier's news cannot be read, and what is known is served: %s", error
+                )
+            self.failure = error
+            return False
+        if self.failure is not None:
+            LOGGER.info("the tier's news are read again")
+        self.failure, self._seen_s = None, self._clock.monotonic_s()
+        return found
+
+    def passed(self, group: str, queue: QueueId, offset: int, result: FetchResult) -> None:
+        """Count and log the gaps between `offset` and the next offset of a read."""
+        source = self.queue(queue)
+        gaps = () if source is None else source.gaps
+        for gap in gaps:
+            if gap.start < result.next_offset and offset < gap.end:
+                self._passed(group, queue, gap)
+
+    def _passed(self, group: str, queue: QueueId, gap: Gap) -> None:
+        key = group, queue, int(gap.start)
+        if key in self._gaps_said:
+            return
+        if len(self._gaps_said) >= GAPS_SAID_MAX:
+            self._gaps_said.clear()
+        self._gaps_said.add(key)
+        self.lost += gap.end - gap.start
+        LOGGER.warning(
+            "the group %s passes %d messages of %s that were lost before they were tiered, "
+            "offsets %d to %d",
+            group, gap.end - gap.start, queue, gap.start, gap.end - 1,
+        )  # fmt: skip

@@ -1,0 +1,104 @@
+"""Requests to a name server: routes of topics."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from container.names.queue_id import QueueId
+from tieredstore.serve.codes import RequestCode, ResponseCode
+from tieredstore.serve.groups import Groups
+from tieredstore.serve.history import History
+from tieredstore.serve.offsets import ConsumerOffsets
+from tieredstore.serve.request import Answer, Peer, Processor, Refused, Request
+
+READABLE = 4
+"""Permission to read: producers then find no route."""
+PROBED = "TBW102"
+"""Topic by which clients find out whether a name server knows any broker."""
+PROBED_QUEUES = 4
+RETRY = "%RETRY%"
+"""Prefix of a group's own topic, which each member of it reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Names and address of the broker in routes."""
+
+    cluster: str
+    broker: str
+    address: str
+
+
+class Naming:
+    """Routes: this server is the only broker, and has every topic of the tier."""
+
+    def __init__(
+        self, identity: Identity, history: History, groups: Groups, offsets: ConsumerOffsets
+    ) -> None:
+        self._identity = identity
+        self._history = history
+        self._groups = groups
+        self._offsets = offsets
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """Processors by request code."""
+        return {RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route}
+
+    def queues(self, topic: str) -> int:
+        """Return the number of queues of a topic; 0 if there is no such topic."""
+        found = self._history.topics().get(topic, 0)
+        if not found and topic.startswith(RETRY):
+            # A broker makes it at the first heartbeat of the group, and keeps it.
+            group = topic.removeprefix(RETRY)
+            return int(group in self._groups or self._offsets.has_group(group))
+        return found
+
+    def queue(self, request: Request) -> QueueId:
+        """Return the queue that a request names.
+
+        Raises:
+            Refused: there is no such queue.
+        """
+        topic, queue_id = request.text("topic"), request.number("queueId")
+        count = self.queues(topic)
+        if not count:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
+            )
+        if not 0 <= queue_id < count:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] has {count} queues",
+            )
+        return QueueId(topic, queue_id)
+
+    def _route(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        topic, identity = request.text("topic"), self._identity
+        count = PROBED_QUEUES if topic == PROBED else self.queues(topic)
+        if not count:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {topic}",
+            )
+        broker = {
+            "brokerAddrs": {"0": identity.address},
+            "brokerName": identity.broker,
+            "cluster": identity.cluster,
+            "enableActingMaster": False,
+        }
+        queues = {
+            "brokerName": identity.broker,
+            "perm": READABLE,
+            "readQueueNums": count,
+            "topicSysFlag": 0,
+            "writeQueueNums": count,
+        }
+        route: dict[str, object] = {
+            "brokerDatas": [broker],
+            "filterServerTable": {},
+            "queueDatas": [queues],
+        }
+        return Answer(body=orjson.dumps(route))

@@ -1,0 +1,171 @@
+"""Offsets of consumer groups, kept in RocketMQ's own file `consumerOffset.json`."""
+
+import asyncio
+import logging
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+
+from provider.errors import Corrupt, NotFound, StoreError
+from provider.posix.files import posix_errors
+from tieredstore.config.sources import ConfigError
+from tieredstore.hot.log.files import replace_file
+from tieredstore.serve.codes import ResponseCode
+from tieredstore.serve.groups import GROUPS_MAX, QueueKey
+from tieredstore.serve.request import Refused
+
+LOGGER = logging.getLogger("tieredstore.serve")
+NAME = "consumerOffset.json"
+KEYS_MAX = 10 * GROUPS_MAX
+"""Pairs of topic and group that have offsets."""
+SEPARATOR = "@"
+BARE_KEY = re.compile(rb"([{,]\s*)(\d+)(\s*:)")
+"""Number as a key of an object, as RocketMQ's JSON library writes it. Names of topics and groups
+have none of the characters around it."""
+
+Table = dict[str, dict[int, int]]
+"""Offset by queue, by `topic@group`."""
+
+
+class ConsumerOffsets:
+    """Offsets in memory, and the file that keeps them over a restart."""
+
+    def __init__(self, table: Table, path: Path, *, counter: int = 0) -> None:
+        self._table = table
+        self._path = path
+        self._counter = counter
+        self._groups = {key.rpartition(SEPARATOR)[2] for key in table}
+        self._changes = 0
+        self._saved = 0
+        self.failure: StoreError | None = None
+        """Failure of the last `save`."""
+
+    @classmethod
+    def load(cls, path: Path, seed: Path | None = None) -> "ConsumerOffsets":
+        """Read the file, or else its backup; if there is neither, begin with those of `seed`.
+
+        `seed` is a broker's own file, so that a group continues where it was. Blocks.
+
+        Raises:
+            ConfigError: a file is there and none of them is whole: groups would begin again.
+            Unavailable, Denied: the storage fails.
+        """
+        damage: list[str] = []
+        for one in (path, path.with_name(f"{path.name}.bak"), seed):
+            if one is None:
+                continue
+            try:
+                with posix_errors(str(one)):
+                    table, counter = parse(one.read_bytes(), str(one))
+            except NotFound:
+                continue
+            except Corrupt as error:
+                LOGGER.warning("%s", error)
+                damage.append(str(error))
+                continue
+            if one == seed and damage:
+                break
+            if one != path:
+                LOGGER.info("%d offsets of groups are taken from %s", len(table), one)
+            return cls(table, path, counter=counter)
+        if damage:
+            raise ConfigError(
+                f"{'; '.join(damage)}: bring the file back, or remove it to have all groups begin "
+                f"as new ones"
+            )
+        return cls({}, path)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def get(self, key: QueueKey) -> int | None:
+        """Return the offset at which a group continues; None if it has none."""
+        return self._table.get(f"{key.topic}{SEPARATOR}{key.group}", {}).get(key.queue_id)
+
+    def put(self, key: QueueKey, offset: int) -> None:
+        """Set the offset of a group.
+
+        Raises:
+            Refused: too many groups have offsets.
+        """
+        name = f"{key.topic}{SEPARATOR}{key.group}"
+        row = self._table.get(name)
+        if row is None:
+            if len(self._table) >= KEYS_MAX:
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"{KEYS_MAX} offsets of groups are kept")
+            row = self._table[name] = {}
+            self._groups.add(key.group)
+        before = row.get(key.queue_id)
+        if before == offset:
+            return
+        if before is not None and offset < before:
+            LOGGER.info(
+                "the group %s goes back in %s/%d from %d to %d",
+                key.group, key.topic, key.queue_id, before, offset,
+            )  # fmt: skip
+        row[key.queue_id] = offset
+        self._changes += 1
+
+    def has_group(self, group: str) -> bool:
+        """Whether a group has an offset of any queue."""
+        return group in self._groups
+
+    def prepare(self) -> bytes | None:
+        """Return the file's content if there is a change since the last `save`, else None."""
+        if self._saved == self._changes:
+            return None
+        self._counter += 1
+        version = {"counter": self._counter, "stateVersion": 0, "timestamp": 0}
+        return orjson.dumps(
+            {"dataVersion": version, "offsetTable": self._table}, option=orjson.OPT_NON_STR_KEYS
+        )
+
+    def save(self, content: bytes) -> None:
+        """Replace the file atomically and durably, and keep the old one as `.bak`. Blocks.
+
+        Raises:
+            Unavailable, Denied: the storage fails; the old content stays.
+        """
+        backup = self._path.with_name(f"{self._path.name}.bak")
+        with posix_errors(str(self._path)):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self._path, content, backup=backup)
+
+    async def keep(self) -> None:
+        """Save in a thread what changed. A failure is logged once, and kept as `failure`."""
+        changes, content = self._changes, self.prepare()
+        if content is None:
+            return
+        try:
+            await asyncio.to_thread(self.save, content)
+        except StoreError as error:
+            if self.failure is None:
+                LOGGER.error("offsets of groups are not saved: %s", error)  # noqa: TRY400 - says all
+            self.failure = error
+        else:
+            if self.failure is not None:
+                LOGGER.info("offsets of groups are saved again")
+            self.failure = None
+            self._saved = changes
+
+
+def parse(raw: bytes, path: str) -> tuple[Table, int]:
+    """Parse a `consumerOffset.json`, of ours or of a broker. Return offsets and version. Pure.
+
+    Raises:
+        Corrupt: it is no such file.
+    """
+    try:
+        parsed: Any = orjson.loads(BARE_KEY.sub(rb'\1"\2"\3', raw))
+        document = cast("dict[str, dict[str, Any]]", parsed)
+        rows: dict[str, Any] = document.get("offsetTable") or {}
+        table = {
+            key: {int(queue): int(offset) for queue, offset in row.items()}
+            for key, row in rows.items()
+        }
+        version: dict[str, Any] = document.get("dataVersion") or {}
+        return table, int(version.get("counter") or 0)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise Corrupt(f"the offsets of consumer groups are damaged: {error}", path) from error

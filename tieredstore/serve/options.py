@@ -1,0 +1,91 @@
+"""Options of the server, from the configuration."""
+
+import hashlib
+from dataclasses import dataclass
+from enum import Enum
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Self
+
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.serve.offsets import NAME
+from tieredstore.session.identity import state_directory
+from tieredstore.session.places import directory_of
+
+NAME_SERVER_PORT = 9876
+"""Port of RocketMQ's name server."""
+DIGITS = 16
+HOST, INSECURE, STATE = (
+    "tieredStoreServeHost",
+    "tieredStoreServeInsecure",
+    "tieredStoreServeStatePath",
+)
+
+
+class NewGroups(Enum):
+    """First offset of a group that has none."""
+
+    FIRST = "FIRST"
+    """The first message of the tier."""
+    CLIENT = "CLIENT"
+    """As the client is configured (`consumeFromWhere`), whose default is the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Options of the server."""
+
+    host: str
+    port: int
+    address: str
+    """Address and port that routes name; "" for that of the listener."""
+    offsets_path: Path
+    seed_path: Path | None
+    """The followed broker's own `consumerOffset.json`."""
+    new_groups: NewGroups
+    refresh_s: float
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Build the options for the broker of a configuration, which was found in the tier.
+
+        Raises:
+            ConfigError: every client of the network would be served, or no directory is known for
+                the offsets.
+        """
+        values = {name: setting.value for name, setting in config.settings.items()}
+        host = str(values[HOST])
+        if not values[INSECURE] and not _is_loopback(host):
+            raise ConfigError(
+                f"{HOST} ({host}) is no loopback address, and every client that reaches it could "
+                f"read all messages: say {INSECURE}=true if only trusted clients do"
+            )
+        seed = config.store_dir / "config" / NAME if config.gives("storePathRootDir") else None
+        return cls(
+            host=host,
+            port=int(values["tieredStoreServePort"]) or NAME_SERVER_PORT,
+            address=str(values["tieredStoreServeAddress"]),
+            offsets_path=_state_path(config) / NAME,
+            seed_path=seed,
+            new_groups=NewGroups(str(values["tieredStoreServeNewGroups"])),
+            refresh_s=int(values["tieredStoreServeRefreshInterval"]) / 1000,
+        )
+
+
+def _state_path(config: Config) -> Path:
+    given = str(config.settings[STATE].value)
+    if given:
+        return Path(given)
+    directory = state_directory(config)
+    if directory is None:
+        raise ConfigError(f"this user has no home directory: set {STATE}")
+    place = hashlib.sha256(str(directory_of(config)).encode()).hexdigest()[:DIGITS]
+    return directory / f"serve-{place}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,322 @@
+"""Server of a tier to RocketMQ clients: listener, background work, and an orderly end."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+
+from provider.clock import Clock, give_way
+from provider.errors import StoreError
+from tieredstore.config.sources import ConfigError
+from tieredstore.metrics.reads import ReadMeter
+from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.serve.codes import RequestCode, ResponseCode
+from tieredstore.serve.connection import Connection
+from tieredstore.serve.consuming import Consuming
+from tieredstore.serve.frame import ONE_WAY, Command
+from tieredstore.serve.grouping import Grouping
+from tieredstore.serve.groups import Groups
+from tieredstore.serve.held import TICK_S, HeldPull
+from tieredstore.serve.history import History
+from tieredstore.serve.naming import Identity, Naming
+from tieredstore.serve.offsets import ConsumerOffsets
+from tieredstore.serve.options import ServeOptions
+from tieredstore.serve.request import Answer, Outcome, Peer, Processor, Refused, Request
+
+LOGGER = logging.getLogger("tieredstore.serve")
+CONNECTIONS_MAX = 10_000
+UNSENT_BYTES_MAX = 256 << 20
+"""Bytes of answers that clients have not read, over all, above which pulls are refused."""
+UNREAD_BYTES_MAX = 256 << 20
+"""Bytes of requests that are not complete, over all."""
+SAVE_S = 5.0
+UPKEEP_S = 1.0
+WOKEN_TOGETHER = 64
+"""Pulls that are resumed before other tasks run."""
+CODES_MAX = 64
+"""Request codes without a processor that are counted by their number."""
+OTHER_CODE = "other"
+HISTORY_ONLY = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+    }
+)
+"""Requests that would write."""
+PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+
+class Server:
+    """Clients of one tier. Made by `serving`."""
+
+    def __init__(
+        self,
+        options: ServeOptions,
+        history: History,
+        offsets: ConsumerOffsets,
+        identity: Identity,
+        *,
+        meter: ReadMeter,
+        clock: Clock,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self.clock = clock
+        self.history = history
+        self.offsets = offsets
+        self.groups = groups = Groups(clock, _tell)
+        self.requests: Counter[tuple[str, str]] = Counter()
+        """Answers by request code and response code."""
+        self.refused_connections = 0
+        self._identity = identity
+        self._refresh_s = options.refresh_s
+        self._tasks = tasks
+        self._connections: dict[Connection, int] = {}
+        self._unread = 0
+        self._unsent = 0
+        self._unknown: set[int] = set()
+        self._seen: tuple[int, int] | None = None
+        naming = Naming(identity, history, groups, offsets)
+        grouping = Grouping(
+            naming,
+            history,
+            groups,
+            offsets,
+            new_groups=options.new_groups,
+            broker=identity.broker,
+        )
+        self.consuming = Consuming(naming, grouping, history, groups, meter=meter, clock=clock)
+        self._processors: Mapping[int, Processor] = {
+            **naming.processors,
+            **grouping.processors,
+            **self.consuming.processors,
+            **dict.fromkeys(HISTORY_ONLY, _refuse_write),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Server at {self._identity.address}: {len(self._connections)} connections>"
+
+    @property
+    def address(self) -> str:
+        """Address that routes name."""
+        return self._identity.address
+
+    @property
+    def connections(self) -> int:
+        """Number of clients."""
+        return len(self._connections)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that clients have not read."""
+        return self._unsent
+
+    def unready_reason(self) -> str:
+        """Return why clients are not served as they should be, in one line; "" while they are."""
+        if self.history.failure is not None:
+            return f"the tier's news cannot be read: {self.history.failure}"
+        if self.offsets.failure is not None:
+            return f"offsets of groups are not saved: {self.offsets.failure}"
+        return ""
+
+    def opened(self, connection: Connection) -> bool:
+        """Count a connection. Return False if there are too many."""
+        if len(self._connections) >= CONNECTIONS_MAX:
+            self.refused_connections += 1
+            if self.refused_connections == 1 or not self.refused_connections % 1000:
+                LOGGER.warning(
+                    "%d connections were refused: %d are open",
+                    self.refused_connections, CONNECTIONS_MAX,
+                )  # fmt: skip
+            return False
+        self._connections[connection] = 0
+        LOGGER.debug("%s is connected", connection.address)
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection, its memberships, and its pulls that wait."""
+        if self._connections.pop(connection, None) is not None:
+            LOGGER.debug("%s is disconnected", connection.address)
+        self.consuming.held.drop(connection)
+        self.groups.leave(connection)
+
+    def call(self, request: Request, connection: Connection) -> Outcome:
+        """Call the processor of a request. Raises as that, and `Refused`."""
+        code = request.command.code
+        processor = self._processors.get(code)
+        if processor is None:
+            raise Refused(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported"
+            )
+        if code in PULLS:
+            self._refuse_if_behind()
+        return processor(request, connection)
+
+    def _refuse_if_behind(self) -> None:
+        if self._unsent > UNSENT_BYTES_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, "clients read their answers too slowly")
+
+    def failed(self, request: Request, error: Exception) -> Answer:
+        """Return the answer for a failure of a processor."""
+        if isinstance(error, Refused):
+            return Answer(error.code, str(error))
+        if isinstance(error, StoreError):
+            LOGGER.warning("a request of code %d failed: %s", request.command.code, error)
+            return Answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        LOGGER.error("a request of code %d failed", request.command.code, exc_info=error)
+        return Answer(ResponseCode.SYSTEM_ERROR, f"a bug of tieredstore's: {type(error).__name__}")
+
+    def answered(self, request: Request, answer: Answer) -> None:
+        """Count an answer."""
+        self.requests[self._code_name(request.command.code), answer.code.name] += 1
+
+    def _code_name(self, code: int) -> str:
+        if code in self._processors:
+            return RequestCode(code).name
+        if code not in self._unknown:
+            if len(self._unknown) >= CODES_MAX:
+                return OTHER_CODE
+            self._unknown.add(code)
+            LOGGER.info("clients ask for the request code %d, which is not supported", code)
+        return str(code)
+
+    def start(self, work: Awaitable[None]) -> "asyncio.Task[None]":
+        """Run `work`, which never fails, in a task that the server owns."""
+        return self._tasks.create_task(_awaited(work))
+
+    def held_of(self, connection: Connection) -> int:
+        """Return the number of its pulls that wait."""
+        return self.consuming.held.count_of(connection)
+
+    def unsent_grew(self, more: int) -> None:
+        """Count bytes of answers that clients have not read; negative if they did."""
+        self._unsent += more
+
+    def is_full(self, connection: Connection, unread: int) -> bool:
+        """Count bytes of frames that are not complete. Return whether all are too many."""
+        before = self._connections.get(connection)
+        if before is None or before == unread:
+            return False
+        self._connections[connection] = unread
+        self._unread += unread - before
+        return unread > before and self._unread > UNREAD_BYTES_MAX
+
+    async def refresh(self) -> None:
+        """Follow the tier, until it is cancelled."""
+        while True:
+            await self.history.refresh()
+            state = self.history.tier.reader.state
+            if self._seen != (id(state), state.sequence):
+                self._seen = id(state), state.sequence
+                await self._wake()
+            await self.clock.sleep(self._refresh_s)
+
+    async def _wake(self) -> None:
+        for queue in self.consuming.held.queues():
+            _, end = self.history.bounds(queue)
+            await self._resume(self.consuming.held.grown(queue, end))
+
+    async def upkeep(self) -> None:
+        """End waits that are over, drop clients, save offsets, until it is cancelled."""
+        upkeep_s = saved_s = self.clock.monotonic_s()
+        while True:
+            await self.clock.sleep(TICK_S)
+            now_s = self.clock.monotonic_s()
+            await self._resume(self.consuming.held.due(now_s))
+            if now_s - upkeep_s >= UPKEEP_S:
+                upkeep_s = now_s
+                self.groups.upkeep()
+                for connection in list(self._connections):
+                    connection.upkeep(now_s)
+            if now_s - saved_s >= SAVE_S:
+                saved_s = now_s
+                await self.offsets.keep()
+
+    async def _resume(self, pulls: list[HeldPull]) -> None:
+        for number, pull in enumerate(pulls, 1):
+            pull.peer.deliver(pull.request, partial(self._resumed, pull))
+            if not number % WOKEN_TOGETHER:
+                await give_way()
+
+    def _resumed(self, pull: HeldPull) -> Outcome:
+        self._refuse_if_behind()
+        return pull.resume()
+
+    def end(self) -> None:
+        """Answer the pulls that wait, and close every connection after what is written to it."""
+        self.consuming.stop()
+        for pull in self.consuming.held.all():
+            pull.peer.deliver(pull.request, pull.resume)
+        for connection in list(self._connections):
+            connection.close()
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+def _tell(peer: Peer, group: str) -> None:
+    """Let a client know that its group changed: it shares the queues out again at once."""
+    code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+    peer.send(Command(code, {"consumerGroup": group}, flag=ONE_WAY))
+
+
+def _refuse_write(request: Request, peer: Peer) -> Answer:
+    del request, peer
+    raise Refused(ResponseCode.NO_PERMISSION, "this server has the history of a tier, read-only")
+
+
+@asynccontextmanager
+async def serving(
+    options: ServeOptions, tier: ReadableTier, registry: CollectorRegistry, clock: Clock
+) -> AsyncGenerator[Server]:
+    """Serve an open tier while the block runs.
+
+    Raises:
+        ConfigError: the address cannot be listened at, or the file of offsets is damaged.
+        Unavailable, Denied: the offsets cannot be read, or saved at the end.
+    """
+    offsets = await asyncio.to_thread(ConsumerOffsets.load, options.offsets_path, options.seed_path)
+    loop = asyncio.get_running_loop()
+    servers: list[Server] = []
+    try:
+        listener = await loop.create_server(
+            lambda: Connection(servers[0]), options.host, options.port, start_serving=False
+        )
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(
+            f"clients cannot be served at {options.host} port {options.port} "
+            f"(tieredStoreServeHost, tieredStoreServePort): {reason}"
+        ) from error
+    port = listener.sockets[0].getsockname()[1]
+    identity = Identity(tier.cluster, tier.broker, options.address or f"{options.host}:{port}")
+    history, meter = History(tier, clock), ReadMeter(registry, clock)
+    block_failed: Exception | None = None
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            server = Server(
+                options, history, offsets, identity, meter=meter, clock=clock, tasks=tasks
+            )
+            servers.append(server)
+            workers = [tasks.create_task(one()) for one in (server.refresh, server.upkeep)]
+            try:
+                await listener.start_serving()
+                yield server
+            except Exception as error:  # noqa: BLE001 - raised again below, outside the group
+                block_failed = error
+            finally:
+                listener.close()
+                server.end()
+                for worker in workers:
+                    worker.cancel()
+    finally:
+        listener.close()
+        await offsets.keep()
+    if block_failed is not None or offsets.failure is not None:
+        raise block_failed or offsets.failure  # type: ignore[misc]
