@@ -55,3 +55,11 @@ OF_JOURNALS: dict[str, int] = {
     "a_slow_listing_is_believed": 270,
     "old_boundaries_go_at_once": 493,
 }
+OF_OWNERS: dict[str, int] = {
+    "the_lease_is_ignored": 4,
+    "no_sign_of_life_is_written": 0,
+    "a_dead_process_of_this_host_is_not_recognised": 2,
+    "a_clean_end_is_ignored": 3,
+    "a_new_owner_writes_no_fence": 2,
+    "the_pid_namespace_is_ignored": 1,
+}

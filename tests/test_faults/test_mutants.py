@@ -10,6 +10,9 @@ import pytest
 
 from tests.support import deletion_mutants, killing_seeds, protocol_mutants, upkeep_mutants
 from tests.support.journal_simulation import simulate
+from tests.support.level import by_level
+from tests.support.owner_mutants import OF_OWNERS
+from tests.support.owner_simulation import simulate_owners
 from tests.support.protocol_mutants import Mutant
 from tests.support.store_simulation import simulate_files, simulate_objects
 
@@ -25,11 +28,11 @@ OF_JOURNALS = [
     *upkeep_mutants.OF_JOURNALS,
     *deletion_mutants.OF_JOURNALS,
 ]
-WANTED = 40
+WANTED = 46
 
 
 def test_there_are_as_many_mutants_as_were_wanted() -> None:
-    assert len({*OF_STORES, *OF_FILES, *OF_JOURNALS}) >= WANTED
+    assert len({*OF_STORES, *OF_FILES, *OF_JOURNALS, *OF_OWNERS}) >= WANTED
 
 
 def test_a_seed_is_named_for_each_mutant_and_for_nothing_else() -> None:
@@ -37,6 +40,7 @@ def test_a_seed_is_named_for_each_mutant_and_for_nothing_else() -> None:
         (OF_STORES, killing_seeds.OF_STORES),
         (OF_FILES, killing_seeds.OF_FILES),
         (OF_JOURNALS, killing_seeds.OF_JOURNALS),
+        (OF_OWNERS, killing_seeds.OF_OWNERS),
     ):
         assert seeds.keys() == {one.__name__ for one in mutants}
 
@@ -96,3 +100,14 @@ def test_the_simulation_of_files_that_grow_kills(mutant: Mutant) -> None:
 def test_the_simulation_of_the_journal_kills(mutant: Mutant) -> None:
     seeds = seeds_of(mutant, killing_seeds.OF_JOURNALS, 4 * SEEDS_MAX)
     assert_dies(mutant, seeds, lambda seed: simulate(seed, owners=2 + seed % 2))
+
+
+@pytest.mark.parametrize("mutant", OF_OWNERS, ids=lambda one: one.__name__)
+def test_the_simulation_of_owners_kills(mutant: Mutant) -> None:
+    assert_dies(mutant, seeds_of(mutant, killing_seeds.OF_OWNERS, SEEDS_MAX), simulate_owners)
+
+
+@pytest.mark.scales
+@pytest.mark.parametrize("seed", range(by_level(quick=10, full=50, nightly=2_000)))
+def test_a_living_owner_keeps_its_tier_and_all_others_are_replaced_in_time(seed: int) -> None:
+    simulate_owners(seed)

@@ -25,6 +25,7 @@ from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
+from tests.support.owner_simulation import step, threads_rest
 from tests.support.patience import communicated
 from tieredstore.cli.main import cli
 from tieredstore.config.location import Location, location_at
@@ -433,25 +434,6 @@ async def raised(work: Coroutine[None, None, None]) -> Exception | None:
     except Owned as error:
         return error
     return None
-
-
-async def step(clock: ManualClock) -> None:
-    """Move the clock by a second once every task waits for it; evidence is found in a thread."""
-    for _ in range(100):
-        await asyncio.to_thread(lambda: None)
-        await settle()
-        if clock.sleeping:
-            break
-    await clock.advance(1.0)
-
-
-async def threads_rest(task: asyncio.Task[Exception | None], clock: ManualClock) -> None:
-    """Advance the clock until the task is done."""
-    for _ in range(400):
-        if task.done():
-            return
-        await step(clock)
-    raise AssertionError("it does not end")
 
 
 class Listings(MemoryStore):
