@@ -220,6 +220,36 @@ def test_a_topic_made_again_under_a_planned_batch_is_read_once(tier: LivingTier)
         assert flat([rows, *stream.drained(end)]) == wanted(tier)
 
 
+@pytest.mark.parametrize("state", ["running", "restarted", "grown"])
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_tier_put_back_from_an_older_copy_is_not_gone_on_with(
+    tier: LivingTier, fails: str, state: str
+) -> None:
+    copy = tier.copied()
+    tier.grow(5)
+    stream = Stream(tier, failOnDataLoss=fails)
+    start = stream.first_batch()
+    end = stream.end_after(start)
+    tier.put_back(copy)
+    if state == "grown":
+        tier.grow(60, "A")
+    if state != "running":
+        stream.reader.stop()
+        stream = Stream(tier, failOnDataLoss=fails)
+    with stream:
+        for ask in (stream.end_after, lambda at: stream.rows(start, at)):
+            with pytest.raises(MissingMessages, match="put back from an older copy"):
+                ask(end)
+
+
+def test_merges_make_no_batch(tier: LivingTier) -> None:
+    with Stream(tier) as stream:
+        start = stream.first_batch()
+        end = stream.end_after(start)
+        tier.compact()
+        assert stream.end_after(end) == end
+
+
 def test_a_deleted_topic_that_a_restart_does_not_want_is_no_loss(tier: LivingTier) -> None:
     with Stream(tier) as stream:
         first = stream.first_batch()

@@ -10,7 +10,9 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.offline.spark.stream_offsets import (
     MissingMessages,
     Offsets,
+    SeenJournal,
     TieredOffsets,
+    advances,
     begun_anew,
     capped,
     end_of_first_batch,
@@ -99,19 +101,19 @@ def test_topics_may_have_any_name_in_front_of_the_number() -> None:
 
 def test_offsets_count_in_one_tier_and_one_generation_of_a_queue() -> None:
     bounds = {"T/0": TieredOffsets(0, 9), "T/1": TieredOffsets(0, 9, generation=2)}
-    start = marked({"T/0": 4, "T/1": 4}, bounds, 17)
+    start = marked({"T/0": 4, "T/1": 4}, bounds, SeenJournal(17))
     assert start == {"T/0": 4, "T/1": 4, "@tier": 17, "@generation T/1": 2}
-    end = marked(capped(start, bounds, None), bounds, 17)
+    end = marked(capped(start, bounds, None), bounds, SeenJournal(17))
     assert list(end) == list(start)
     assert [tuple(one) for one in stretches(start, end, bounds, fail_on_data_loss=True)] == [
         (parse_queue("T/0"), 4, 9), (parse_queue("T/1"), 4, 9)
     ]  # fmt: skip
     assert stretches(start, {**start, "@tier": 18}, bounds, fail_on_data_loss=True) == []
     for known, now in ((17, 17), (17, 0), (0, 18)):
-        refuse_other_tier({"@tier": known}, now)
-    refuse_other_tier({}, 18)
+        refuse_other_tier({"@tier": known}, SeenJournal(now))
+    refuse_other_tier({}, SeenJournal(18))
     with pytest.raises(MissingMessages, match="the tier was made again since"):
-        refuse_other_tier(start, 18)
+        refuse_other_tier(start, SeenJournal(18))
     refuse_other_generation(start, bounds)
     refuse_other_generation({"T/0": 4, "T/1": 4}, bounds)
     again = {**bounds, "T/0": TieredOffsets(0, 9, generation=1)}
@@ -122,13 +124,13 @@ def test_offsets_count_in_one_tier_and_one_generation_of_a_queue() -> None:
 
 
 def test_the_first_batch_keeps_the_beginning_in_the_checkpoint() -> None:
-    start = initial(marked({"T/0": 4}, {}, 17))
+    start = initial(marked({"T/0": 4}, {}, SeenJournal(17)))
     end = end_of_first_batch(start)
     assert end == {"T/0": 4, "@tier": 17, "@initial": 0}
     assert end != start, "Spark sees a batch"
     assert (is_initial(start), is_initial(end)) == (True, False)
     bounds = {"T/0": TieredOffsets(0, 9)}
-    later = marked(capped(end, bounds, None), bounds, 17)
+    later = marked(capped(end, bounds, None), bounds, SeenJournal(17))
     assert (list(later), later["@initial"]) == (list(end), 0)
     assert not is_first_batch_of_older_program(start, end)
     assert not is_first_batch_of_older_program(end, later)
@@ -182,9 +184,42 @@ def test_a_queue_made_again_begins_anew_in_a_stream_that_may_lack_messages() -> 
     begun = begun_anew(start, bounds)
     assert begun == {**start, "T/1": 3, "@life T/1": 2}
     assert begun_anew({"T/1": 9}, bounds) == {"T/1": 9}, "an older program's checkpoint"
-    end = marked(capped(begun, bounds, None), bounds, 17)
+    end = marked(capped(begun, bounds, None), bounds, SeenJournal(17))
     found = stretches(start, end, bounds, fail_on_data_loss=False)
     assert found == [(parse_queue("T/0"), 9, 20), (parse_queue("T/1"), 3, 20)]
     assert begun_anew(end, bounds) == end
     third = {"T/1": TieredOffsets(0, 50, generation=3, is_made_again=True)}
     assert stretches(start, end, third, fail_on_data_loss=False) == []
+
+
+def test_a_queue_that_was_made_again_and_cut_later_is_gone_on_with() -> None:
+    made = {"T/0": TieredOffsets(0, 9, generation=3, is_made_again=True, topic_id=7)}
+    start = marked({"T/0": 9}, made, SeenJournal(17))
+    cut = {"T/0": made["T/0"]._replace(end=12, generation=4)}
+    assert begun_anew(start, cut) == start
+    again = {"T/0": cut["T/0"]._replace(topic_id=8)}
+    assert begun_anew(start, again) == {**start, "T/0": 0, "@life T/0": 4}
+
+
+@pytest.mark.parametrize(
+    ("now", "goes_on"),
+    [
+        (SeenJournal(17, 9, 2, 5), True),
+        (SeenJournal(17, 12, 2, 5), True),
+        (SeenJournal(17, 12, 3, 6), True),
+        (SeenJournal(17, 8, 2, 5), False),
+        (SeenJournal(17, 12, 1, 4), False),
+        (SeenJournal(17, 12, 2, 6), False),
+    ],
+    ids=["same", "later entry", "later owner", "earlier entry", "earlier owner", "other owner"],
+)
+def test_a_stream_goes_on_in_the_history_that_it_has_read(now: SeenJournal, goes_on: bool) -> None:  # noqa: FBT001 - the answer
+    start = marked({"T/0": 4}, {}, SeenJournal(17, 9, 2, 5))
+    later = marked(start, {}, now)
+    assert not advances(start, later), "entries without a message are no batch"
+    assert advances(start, {**later, "T/0": 5})
+    if goes_on:
+        refuse_other_tier(start, now)
+    else:
+        with pytest.raises(MissingMessages, match="put back from an older copy"):
+            refuse_other_tier(start, now)

@@ -11,15 +11,21 @@ the answer may differ. So the first batch is empty: its end is the beginning of 
 `@initial` is 1 in a beginning, which no checkpoint has, and 0 in every end. Checkpoints of older
 versions lack it. A stream that may lack messages starts again in a queue that was created again:
 `@life Orders/0` is the generation of its last such start. A batch whose end has another generation
-than its start begins at the first message of the queue.
+than its start begins at the first message of the queue. `@topic Orders/0` is the id of its topic,
+which a topic that is created again does not keep, as one that was truncated does.
+
+`@sequence`, `@epoch` and `@owner` are the journal entry and the owner that the stream saw last. A
+tier that was put back from an older copy has an earlier entry, or another owner in that epoch.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
+from zlib import crc32
 
 import orjson
 
 from container.metadata.records import Gap
+from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.scan.split import Runs
@@ -28,7 +34,9 @@ EARLIEST, LATEST = "earliest", "latest"
 Offsets = dict[str, int]
 """By `topic/queue`: the first queue offset that is not in the stream yet; and marks."""
 MARK, TIER_MARK, GENERATION_MARK = "@", "@tier", "@generation "
-INITIAL_MARK, LIFE_MARK = "@initial", "@life "
+INITIAL_MARK, LIFE_MARK, TOPIC_MARK = "@initial", "@life ", "@topic "
+SEQUENCE_MARK, EPOCH_MARK, OWNER_MARK = "@sequence", "@epoch", "@owner"
+JOURNAL_MARKS = frozenset({SEQUENCE_MARK, EPOCH_MARK, OWNER_MARK})
 
 
 class TieredOffsets(NamedTuple):
@@ -40,8 +48,27 @@ class TieredOffsets(NamedTuple):
     generation: int = 0
     """Increased by every truncation, and when a queue is created again."""
     is_made_again: bool = False
-    """Whether `generation` is that of a queue made again, with no message of before; not of a cut.
-    Of a queue that was made again and cut later, too: it is not told which came last."""
+    """Whether the queue was ever created again, with no message of before."""
+    topic_id: int | None = None
+    """Id of the topic. None: unknown."""
+
+
+class SeenJournal(NamedTuple):
+    """Identity of a tier and position of its journal. 0: unknown."""
+
+    begun_ms: int
+    """As in `Broker`."""
+    sequence: int = 0
+    """Number of the last entry."""
+    epoch: int = 0
+    owner: int = 0
+    """Checksum of the text that identifies the owner: host, process and start of the process."""
+
+    @classmethod
+    def of(cls, state: TierState) -> Self:
+        """Return the position of a tier's journal."""
+        broker = state.broker
+        return cls(broker.begun_ms, state.sequence, broker.epoch, crc32(broker.owner.encode()))
 
 
 class MissingMessages(ValueError):
@@ -219,8 +246,10 @@ def begun_anew(start: Mapping[str, int], bounds: Mapping[str, TieredOffsets]) ->
 
 def _is_other_life(offsets: Mapping[str, int], name: str, has: TieredOffsets) -> bool:
     """Whether a queue was made again since; offsets without marks are not compared."""
-    before = offsets.get(GENERATION_MARK + name, 0)
-    return TIER_MARK in offsets and has.is_made_again and has.generation != before
+    if TIER_MARK not in offsets or offsets.get(GENERATION_MARK + name, 0) == has.generation:
+        return False
+    topic_id = offsets.get(TOPIC_MARK + name)
+    return has.is_made_again and (topic_id is None or topic_id != has.topic_id)
 
 
 def _refuse_loss(name: str, first: int, last: int, has: TieredOffsets) -> None:
@@ -277,33 +306,54 @@ def refuse_deleted(start: Mapping[str, int], names: Collection[str]) -> None:
 
 
 def marked(
-    offsets: Mapping[str, int], bounds: Mapping[str, TieredOffsets], begun_ms: int
+    offsets: Mapping[str, int], bounds: Mapping[str, TieredOffsets], journal: SeenJournal
 ) -> Offsets:
-    """Offsets that say in which tier they count, begun at `begun_ms` (0: not known). Keeps order.
+    """Return offsets with the marks of the tier in which they count. Keeps order.
 
     Generations of 0, which nearly all are, need no mark.
     """
-    found = {**offsets, TIER_MARK: begun_ms}
+    found = {**offsets, TIER_MARK: journal.begun_ms}
+    seen = (SEQUENCE_MARK, journal.sequence), (EPOCH_MARK, journal.epoch)
+    found |= {mark: number for mark, number in (*seen, (OWNER_MARK, journal.owner)) if number}
     for name in offsets:
         mark, has = GENERATION_MARK + name, bounds.get(name)
         if has is not None and (has.generation or mark in found):
             found[mark] = has.generation
+            found |= {} if has.topic_id is None else {TOPIC_MARK + name: has.topic_id}
     return found
 
 
-def refuse_other_tier(start: Mapping[str, int], begun_ms: int) -> None:
-    """Refuse to continue in a tier that was created again at the same place.
+def advances(start: Mapping[str, int], end: Mapping[str, int]) -> bool:
+    """Whether there is a batch between two offsets. New journal entries alone are none."""
+    one, two = (
+        {name: number for name, number in offsets.items() if name not in JOURNAL_MARKS}
+        for offsets in (start, end)
+    )
+    return one != two
 
-    Creation times are compared only if both are known.
+
+def refuse_other_tier(start: Mapping[str, int], now: SeenJournal) -> None:
+    """Refuse to continue in a tier that was created again, or put back from an older copy.
+
+    Only what is known on both sides is compared.
 
     Raises:
-        MissingMessages: the tier was created again.
+        MissingMessages: it was, or this process sees an older state of the tier.
     """
     before = start.get(TIER_MARK, 0)
-    if before and begun_ms and before != begun_ms:
+    if before and now.begun_ms and before != now.begun_ms:
         raise MissingMessages(
             "the tier was made again since the stream's checkpoint was begun, so its offsets may "
             "be those of other messages: begin with a new checkpoint"
+        )
+    epoch, sequence = start.get(EPOCH_MARK, 0), start.get(SEQUENCE_MARK, 0)
+    is_older = now.epoch < epoch or now.sequence < sequence
+    if is_older or (now.epoch == epoch and now.owner != start.get(OWNER_MARK, now.owner)):
+        raise MissingMessages(
+            f"the tier is at entry {now.sequence} of owner {now.epoch}, and the stream has read up "
+            f"to entry {sequence} of owner {epoch} of another history: read it where it is up to "
+            f"date; if it was put back from an older copy, its offsets may be those of other "
+            f"messages: begin with a new checkpoint"
         )
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from container.metadata.records import Queue
+from container.metadata.records import Queue, Topic
 from container.names.queue_id import QueueId
 from provider.clock import Clock, SystemClock
 from provider.errors import NotFound
@@ -23,7 +23,9 @@ from tieredstore.offline.spark.options import LATEST, StreamOptions
 from tieredstore.offline.spark.stream_offsets import (
     MARK,
     Offsets,
+    SeenJournal,
     TieredOffsets,
+    advances,
     begun_anew,
     capped,
     end_of_first_batch,
@@ -95,7 +97,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tier: OpenTier | None = None
         self._looked_s = NEVER_S
         self._seen: dict[str, TieredOffsets] = {}
-        self._begun_ms = 0
+        self._journal = SeenJournal(0)
         self._cap: Mapping[str, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,7 +121,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             str(name): options.starts.get(str(name), self._beginning(tier, name, queue))
             for name, queue in queues.items()
         }
-        return initial(marked(offsets, self._seen, self._begun_ms))
+        return initial(marked(offsets, self._seen, self._journal))
 
     def _refuse_wrong_beginning(self, tier: OpenTier) -> None:
         """Refuse options that name what the tier does not have; raises as `initialOffset`."""
@@ -157,21 +159,21 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fails_on_loss:
             refuse_ahead(start, bounds)
             refuse_deleted(self._wanted_of(start), bounds)
-        else:
-            start = begun_anew(start, bounds)
+        begun = start if self._options.fails_on_loss else begun_anew(start, bounds)
         if self._cap is not None:
             bounds = {
                 name: one._replace(end=min(one.end, self._cap[name]))
                 for name, one in bounds.items()
                 if name in self._cap
             }
-        end = capped(start, bounds, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        return marked(end, bounds, self._begun_ms)
+        end = capped(begun, bounds, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        end = marked(end, bounds, self._journal)
+        return end if advances(start, end) else start
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802 - Spark's name
         """Return the end of the tier, for the query's progress."""
         bounds = self._bounds()
-        return marked({name: one.end for name, one in bounds.items()}, bounds, self._begun_ms)
+        return marked({name: one.end for name, one in bounds.items()}, bounds, self._journal)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """End the stream at the present end of the tier."""
@@ -234,7 +236,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen
 
     def _refuse_other_history(self, offsets: Offsets, bounds: Mapping[str, TieredOffsets]) -> None:
-        refuse_other_tier(offsets, self._begun_ms)
+        refuse_other_tier(offsets, self._journal)
         if self._options.fails_on_loss:
             refuse_other_generation(offsets, bounds)
 
@@ -247,11 +249,15 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _look(self, tier: OpenTier) -> None:
-        self._begun_ms = tier.state().broker.begun_ms
+        state = tier.state()
+        self._journal = SeenJournal.of(state)
         wanted = self._options.wanted
         # A topic that is deleted later on is missing messages, not a wrong option.
         queues = tier.queues_there(wanted)
-        self._seen = {str(name): _bounds_of(queue) for name, queue in queues.items()}
+        self._seen = {
+            str(name): _bounds_of(queue, state.topics.get(name.topic))
+            for name, queue in queues.items()
+        }
         self._looked_s = self._clock.monotonic_s()
 
     def _beginning(self, tier: OpenTier, name: QueueId, queue: Queue) -> int:
@@ -261,11 +267,12 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return queue.next_offset if self._options.begins_at == LATEST else queue.min_offset
 
 
-def _bounds_of(queue: Queue) -> TieredOffsets:
+def _bounds_of(queue: Queue, topic: Topic | None) -> TieredOffsets:
     return TieredOffsets(
         queue.min_offset,
         queue.next_offset,
         queue.gaps,
         queue.generation,
         is_made_again=bool(queue.generation) and queue.used_below is None,
+        topic_id=None if topic is None else topic.topic_id,
     )
