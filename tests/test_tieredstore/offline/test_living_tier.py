@@ -20,7 +20,7 @@ from tests.support.living_jobs import COLUMNS, JOBS, SPLIT_BYTES, TABLE, rows_in
 from tests.support.living_tier import LOSSES, MOVES, Event, Interrupted, LivingTier, Row
 from tieredstore.offline import scan_split
 from tieredstore.offline.export.job import Export, ExportReport, planned_export
-from tieredstore.offline.export.options import ExportOptions, Gone, Skips, Told, gone_of
+from tieredstore.offline.export.options import ExportOptions, Gone, Skips, TaskRead, gone_of
 from tieredstore.offline.jobs.audit import audit
 from tieredstore.offline.jobs.engine import OneProcess
 from tieredstore.offline.scan.planning import plan
@@ -228,9 +228,9 @@ def test_each_row_that_is_gone_counts_once(spans: list[tuple[list[int], str]]) -
     """Tasks know what is gone by whole extents, which other tasks may have read in part."""
     queue = QueueId("T", 0)
     tasks = [
-        Told(queue, [(a, b, "expired")] if what == "gone" and a < b else [], None)
+        TaskRead(queue, [(a, b, "expired")] if what == "gone" and a < b else [], None)
         if what == "gone" or a == b
-        else Told(queue, [(0, a, "expired")] if a else [], (a, b))
+        else TaskRead(queue, [(0, a, "expired")] if a else [], (a, b))
         for (a, b), what in spans
     ]
     read = {at for one in tasks if one.read for at in range(*one.read)}
@@ -240,5 +240,5 @@ def test_each_row_that_is_gone_counts_once(spans: list[tuple[list[int], str]]) -
 
 
 def test_what_a_task_lacks_within_what_it_read_is_gone() -> None:
-    told = [Told(QueueId("T", 0), [(3, 5, "expired")], (0, 9))]
-    assert gone_of(told) == [Gone(QueueId("T", 0), 3, 5)]
+    reports = [TaskRead(QueueId("T", 0), [(3, 5, "expired")], (0, 9))]
+    assert gone_of(reports) == [Gone(QueueId("T", 0), 3, 5)]

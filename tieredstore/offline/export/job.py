@@ -17,7 +17,7 @@ from tieredstore.offline.export.options import (
     Reached,
     Skips,
     Target,
-    Told,
+    TaskRead,
     check_directory,
     columns_of,
     gone,
@@ -174,7 +174,7 @@ def report_of(
     missing: Sequence[str] = (),
 ) -> ExportReport:
     """The report of a run of `tasks` tasks, of which these are done."""
-    gone = gone_of(Told(queue, one.gone, one.read) for queue, one in done)
+    gone = gone_of(TaskRead(queue, one.gone, one.read) for queue, one in done)
     of: dict[str, list[DoneTask]] = {}
     for queue, one in done:
         of.setdefault(queue.topic, []).append(one)

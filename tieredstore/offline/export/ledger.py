@@ -71,7 +71,7 @@ class DoneTask(NamedTuple):
     null_times: int = 0
     """Times that are null, because they are in no year from 1 to 9999."""
     read: tuple[int, int] | None = None
-    """As in `Told`; missing in ledgers of older versions."""
+    """As in `TaskRead`; missing in ledgers of older versions."""
 
     @property
     def rows(self) -> int:

@@ -172,8 +172,8 @@ Span = tuple[int, int]
 """Queue offsets `[from, to)`."""
 
 
-class Told(NamedTuple):
-    """Report of a task on the messages that it had to write."""
+class TaskRead(NamedTuple):
+    """Offsets that a task has read, and those that left the tier before."""
 
     queue: QueueId
     gone: Sequence[tuple[int, int, str]]
@@ -268,20 +268,20 @@ def other_history_text(queue: QueueId, before: Reached, target: Target) -> str:
     )
 
 
-def gone_of(tasks: Iterable[Told]) -> list[Gone]:
+def gone_of(tasks: Iterable[TaskRead]) -> list[Gone]:
     """Return the messages that left the tier before any task read them, each offset once."""
-    of: dict[QueueId, list[Told]] = {}
+    of: dict[QueueId, list[TaskRead]] = {}
     for task in tasks:
         of.setdefault(task.queue, []).append(task)
     return [
         Gone(queue, *found)
-        for queue, told in sorted(of.items())
-        if any(one.gone for one in told)
-        for found in _gone_of_queue(told)
+        for queue, reports in sorted(of.items())
+        if any(one.gone for one in reports)
+        for found in _gone_of_queue(reports)
     ]
 
 
-def _gone_of_queue(tasks: Sequence[Told]) -> Iterator[tuple[int, int, str]]:
+def _gone_of_queue(tasks: Sequence[TaskRead]) -> Iterator[tuple[int, int, str]]:
     read = merged(
         span
         for task in tasks

@@ -38,7 +38,7 @@ from tieredstore.offline.jobs.rebuild_job import (
     rebuild_item,
     unknown_end,
 )
-from tieredstore.offline.jobs.repair_plan import Progress, gaps_told
+from tieredstore.offline.jobs.repair_plan import Progress, gap_findings
 from tieredstore.offline.jobs.report import MadeFile, RebuildReport
 from tieredstore.offline.scan.split import LogPiece, ScanReport, Split, TierPlace, where_not_met
 
@@ -271,12 +271,12 @@ class RemakeJob:
         messages = 0
         for queue, one in sorted(self._queues(made, now_ms=now_ms).items()):
             if isinstance(one, LeftOut):
-                findings += gaps_told(str(queue), one.said)
+                findings += gap_findings(str(queue), one.said)
                 why = one.error
                 findings.append(Finding("queue-left-out", str(queue), why.position, why.reason))
                 continue
             parts, record = one
-            findings += gaps_told(str(queue), parts.said)
+            findings += gap_findings(str(queue), parts.said)
             messages += sum(behind - first for first, behind in runs_of(parts.said))
             operations.append(PutQueue(record))
             for name, unit in parts.units.items():

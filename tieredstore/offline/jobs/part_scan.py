@@ -28,7 +28,7 @@ from tieredstore.offline.scan.sources import source_of
 from tieredstore.offline.scan.split import LogPiece, TierPlace
 
 AHEAD_BYTES = 32 << 20
-"""Told to the source at once."""
+"""Bytes of ranges that are announced to the source at once."""
 NEAR_BYTES = 64 << 10
 """Rest of the window below which it moves: a move copies its content."""
 

@@ -89,13 +89,13 @@ def make(
         said = orjson.loads(piece.payload)
         if piece.target.startswith(LOG):
             made.messages += sum(one["records"] for one in said)
-            made.findings += gaps_told(piece.target.removeprefix(LOG), said)
+            made.findings += gap_findings(piece.target.removeprefix(LOG), said)
         else:
             made.said[piece.target] = said
     return made
 
 
-def gaps_told(queue: str, said: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
+def gap_findings(queue: str, said: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
     """The gaps that the splits of a queue have met, as findings."""
     for one in said:
         gaps: list[dict[str, object]] = one["gaps"]  # pyright: ignore[reportAssignmentType] - JSON of `LogGap`

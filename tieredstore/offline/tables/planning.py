@@ -100,13 +100,13 @@ def rows_seen(state: TierState, table: str, wanted: WantedMessages) -> str:
     """A text that differs where the table has other rows; merges change it for metadata alone."""
     if table not in {MESSAGES, UNITS}:
         return str(state.sequence)
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(one for one in state.queues if wanted.has(one)):
         queue, (low, high) = state.queues[name], wanted.offsets_of(name)
         first, end = max(low, queue.min_offset), min(high, queue.next_offset)
         if first < end:
-            told.update(f"{name} {first} {end} {queue.generation}\n".encode())
-    return told.hexdigest()
+            digest.update(f"{name} {first} {end} {queue.generation}\n".encode())
+    return digest.hexdigest()
 
 
 def parts_of_table(
