@@ -5,8 +5,16 @@ from typing import Any, Self
 
 import orjson
 
-from tieredstore.serve.codes import RequestCode, ResponseCode
-from tieredstore.serve.frame import JSON, ONE_WAY, Command, decode, encode, frame_bytes
+from tieredstore.serve.frame import (
+    JSON,
+    ONE_WAY,
+    Command,
+    RequestCode,
+    ResponseCode,
+    decode,
+    encode,
+    frame_bytes,
+)
 
 
 class RemotingClient:

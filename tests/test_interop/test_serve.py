@@ -138,3 +138,26 @@ def test_messages_are_found_by_key(served: Served, tmp_path: Path) -> None:
     served.run("Query", str(asked), str(answered))
     answers = [sorted(json.loads(line)) for line in answered.read_text().splitlines()]
     assert answers == [sorted(row["found"]) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["clusterList"], r"GoldenCluster +golden-a +0 +127\.0\.0\.1:\d+ +V5_3_3"),
+        (["topicList"], r"^G_Orders$"),
+        (["topicRoute", "-t", "G_Keys"], r'"readQueueNums":2'),
+        (["topicStatus", "-t", "G_Keys"], r"golden-a +1 +0 +180 +20\d\d-"),
+        (["queryMsgByKey", "-t", "G_Keys", "-k", "k1"], r"[0-9A-F]{32} +\d+ +\d+"),
+        (["consumerProgress", "-g", "CG_tools"], r"G_Keys +golden-a +0 +180 +180 +0"),
+        (["brokerStatus", "-b", "{address}"], r"brokerVersionDesc +: V5_3_3"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_mqadmin_shows_what_is_there(served: Served, words: list[str], shown: str) -> None:
+    address = f"127.0.0.1:{served.port}"
+    if "CG_tools" in words:
+        served.consume("CG_tools", "G_Keys", "*", "concurrently", 1)
+    given = [word.format(address=address) for word in words]
+    startup = "org.apache.rocketmq.tools.command.MQAdminStartup"
+    said = served.run(startup, *given, "-n", address)
+    assert re.search(shown, said, re.MULTILINE), said

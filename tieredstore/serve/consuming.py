@@ -13,7 +13,7 @@ from provider.clock import Clock
 from provider.errors import NotFound
 from provider.ranges import QueueOffset
 from tieredstore.metrics.reads import Caller, ReadMeter
-from tieredstore.serve.codes import RequestCode, ResponseCode
+from tieredstore.serve.frame import RequestCode, ResponseCode
 from tieredstore.serve.grouping import Grouping, refuse_kind
 from tieredstore.serve.groups import Groups
 from tieredstore.serve.held import HELD_MAX, HeldPull, HeldPulls

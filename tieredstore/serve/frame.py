@@ -1,7 +1,8 @@
-"""Frames of RocketMQ's remoting protocol: length, kind, header (JSON or ROCKETMQ), body. Pure."""
+"""RocketMQ's remoting protocol: codes, and frames of length, kind, header and body. Pure."""
 
 import struct
 from dataclasses import dataclass
+from enum import IntEnum
 from struct import Struct
 from typing import Any, Final, cast
 
@@ -29,6 +30,64 @@ _SHORT: Final = Struct(">H")
 _PREFIX: Final = Struct(">II")
 _FIXED: Final = Struct(">hBhiii")
 """Of a ROCKETMQ header: code, language, version, opaque, flag, bytes of the remark."""
+
+
+class RequestCode(IntEnum):
+    """Requests that are answered, and those that the server sends."""
+
+    PULL_MESSAGE = 11
+    QUERY_MESSAGE = 12
+    QUERY_CONSUMER_OFFSET = 14
+    UPDATE_CONSUMER_OFFSET = 15
+    SEARCH_OFFSET_BY_TIMESTAMP = 29
+    GET_BROKER_RUNTIME_INFO = 28
+    GET_MAX_OFFSET = 30
+    GET_MIN_OFFSET = 31
+    GET_EARLIEST_MSG_STORETIME = 32
+    VIEW_MESSAGE_BY_ID = 33
+    HEART_BEAT = 34
+    UNREGISTER_CLIENT = 35
+    CONSUMER_SEND_MSG_BACK = 36
+    GET_CONSUMER_LIST_BY_GROUP = 38
+    NOTIFY_CONSUMER_IDS_CHANGED = 40
+    LOCK_BATCH_MQ = 41
+    UNLOCK_BATCH_MQ = 42
+    CHECK_CLIENT_CONFIG = 46
+    GET_KV_CONFIG = 101
+    GET_ROUTEINFO_BY_TOPIC = 105
+    GET_BROKER_CLUSTER_INFO = 106
+    GET_TOPIC_STATS_INFO = 202
+    GET_CONSUMER_CONNECTION_LIST = 203
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
+    GET_CONSUME_STATS = 208
+    GET_KVLIST_BY_NAMESPACE = 219
+    GET_TOPICS_BY_CLUSTER = 224
+    QUERY_TOPIC_CONSUME_BY_WHO = 300
+    GET_TOPIC_CONFIG = 351
+    LITE_PULL_MESSAGE = 361
+    SEND_MESSAGE = 10
+    SEND_MESSAGE_V2 = 310
+    SEND_BATCH_MESSAGE = 320
+
+
+class ResponseCode(IntEnum):
+    """Outcomes of a request."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_NOT_EXIST = 24
+    SUBSCRIPTION_NOT_LATEST = 25
+    INVALID_PARAMETER = 29
+    CONSUMER_NOT_ONLINE = 206
 
 
 class BadFrame(Exception):

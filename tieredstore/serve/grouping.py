@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from container.names.queue_id import QueueId
-from tieredstore.serve.codes import RequestCode, ResponseCode
+from tieredstore.serve.frame import RequestCode, ResponseCode
 from tieredstore.serve.groups import TAGS, Groups, QueueKey
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Naming
@@ -72,7 +72,8 @@ class Grouping:
         }
 
     def _beat(self, request: Request, peer: Peer) -> Answer:
-        self._groups.beat(peer, request.document())
+        command = request.command
+        self._groups.beat(peer, request.document(), command.language, command.version)
         # A client that hears of no change of subscriptions stops sending them, and a server that
         # was restarted has none.
         return Answer(fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from provider.clock import Clock
-from tieredstore.serve.codes import ResponseCode
+from tieredstore.serve.frame import ResponseCode
 from tieredstore.serve.request import Peer, Refused, objects_of, text_of
 
 LOGGER = logging.getLogger("tieredstore.serve")
@@ -17,6 +17,7 @@ LOCK_S_MAX = 60.0
 GROUPS_MAX = 10_000
 """Groups that are known at once, over all clients."""
 GROUPS_OF_PEER_MAX = 1_000
+BROADCASTING = "BROADCASTING"
 TAGS = frozenset({None, "", "TAG"})
 """Types of a subscription that compare tags."""
 
@@ -44,9 +45,19 @@ class Member:
 
     peer: Peer
     client_id: str
-    is_broadcasting: bool
+    language: str
+    version: int
+    model: str
+    """Kind of the group, such as CLUSTERING."""
+    consume_type: str
+    from_where: str
     topics: Mapping[str, SubscribedTopic]
     seen_s: float
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether each member reads all queues, so that nothing is shared out."""
+        return self.model == BROADCASTING
 
 
 class Groups:
@@ -71,7 +82,7 @@ class Groups:
         """Number of members over all groups. O(groups)."""
         return sum(map(len, self._members.values()))
 
-    def beat(self, peer: Peer, heartbeat: Mapping[str, Any]) -> None:
+    def beat(self, peer: Peer, heartbeat: Mapping[str, Any], language: str, version: int) -> None:
         """Take a heartbeat: add the client to its groups, or renew it there.
 
         Raises:
@@ -89,7 +100,18 @@ class Groups:
             if known is not None and heartbeat.get("withoutSub") is True:
                 known.seen_s = now_s
                 continue
-            self._join(group, Member(peer, client, _is_broadcasting(data), _topics(data), now_s))
+            member = Member(
+                peer,
+                client,
+                language,
+                version,
+                _word(data, "messageModel", "CLUSTERING"),
+                _word(data, "consumeType", "CONSUME_PASSIVELY"),
+                _word(data, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"),
+                _topics(data),
+                now_s,
+            )
+            self._join(group, member)
 
     def _join(self, group: str, member: Member) -> None:
         table = self._members.get(group)
@@ -135,6 +157,14 @@ class Groups:
         for key in expired:
             del self._locks[key]
 
+    def names(self) -> list[str]:
+        """Return the groups that have a member, in order."""
+        return sorted(self._members)
+
+    def members_of(self, group: str) -> list[Member]:
+        """Return the members of a group."""
+        return list(self._members.get(group, {}).values())
+
     def client_ids(self, group: str) -> list[str]:
         """Return the ids of a group's clients, each once, in order."""
         return sorted({member.client_id for member in self._members.get(group, {}).values()})
@@ -168,8 +198,9 @@ class Groups:
                 self._changed(member.peer, group)
 
 
-def _is_broadcasting(data: Mapping[str, Any]) -> bool:
-    return data.get("messageModel") == "BROADCASTING"
+def _word(data: Mapping[str, Any], name: str, default: str) -> str:
+    value = data.get(name)
+    return value if isinstance(value, str) else default
 
 
 def _topics(data: Mapping[str, Any]) -> dict[str, SubscribedTopic]:

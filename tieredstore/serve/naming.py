@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import orjson
 
 from container.names.queue_id import QueueId
-from tieredstore.serve.codes import RequestCode, ResponseCode
+from tieredstore.serve.frame import RequestCode, ResponseCode
 from tieredstore.serve.groups import Groups
 from tieredstore.serve.history import History
 from tieredstore.serve.offsets import ConsumerOffsets
@@ -44,7 +44,14 @@ class Naming:
     @property
     def processors(self) -> Mapping[int, Processor]:
         """Processors by request code."""
-        return {RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route}
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics,
+            RequestCode.GET_KV_CONFIG: _no_value,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: _no_value,
+        }
 
     def queues(self, topic: str) -> int:
         """Return the number of queues of a topic; 0 if there is no such topic."""
@@ -83,12 +90,6 @@ class Naming:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {topic}",
             )
-        broker = {
-            "brokerAddrs": {"0": identity.address},
-            "brokerName": identity.broker,
-            "cluster": identity.cluster,
-            "enableActingMaster": False,
-        }
         queues = {
             "brokerName": identity.broker,
             "perm": READABLE,
@@ -97,8 +98,36 @@ class Naming:
             "writeQueueNums": count,
         }
         route: dict[str, object] = {
-            "brokerDatas": [broker],
+            "brokerDatas": [self._broker()],
             "filterServerTable": {},
             "queueDatas": [queues],
         }
         return Answer(body=orjson.dumps(route))
+
+    def _broker(self) -> dict[str, object]:
+        return {
+            "brokerAddrs": {"0": self._identity.address},
+            "brokerName": self._identity.broker,
+            "cluster": self._identity.cluster,
+            "enableActingMaster": False,
+        }
+
+    def _cluster(self, request: Request, peer: Peer) -> Answer:
+        del request, peer
+        cluster, broker = self._identity.cluster, self._identity.broker
+        tables = {
+            "brokerAddrTable": {broker: self._broker()},
+            "clusterAddrTable": {cluster: [broker]},
+        }
+        return Answer(body=orjson.dumps(tables))
+
+    def _topics(self, request: Request, peer: Peer) -> Answer:
+        del request, peer
+        groups = self._offsets.groups().union(self._groups.names())
+        found = {*self._history.topics(), *(f"{RETRY}{group}" for group in groups)}
+        return Answer(body=orjson.dumps({"topicList": sorted(found)}))
+
+
+def _no_value(request: Request, peer: Peer) -> Answer:
+    del request, peer
+    return Answer(ResponseCode.QUERY_NOT_FOUND, "there are no such values")

@@ -12,7 +12,7 @@ from provider.errors import Corrupt, NotFound, StoreError
 from provider.posix.files import posix_errors
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.log.files import replace_file
-from tieredstore.serve.codes import ResponseCode
+from tieredstore.serve.frame import ResponseCode
 from tieredstore.serve.groups import GROUPS_MAX, QueueKey
 from tieredstore.serve.request import Refused
 
@@ -111,6 +111,18 @@ class ConsumerOffsets:
     def has_group(self, group: str) -> bool:
         """Whether a group has an offset of any queue."""
         return group in self._groups
+
+    def groups(self, topic: str | None = None) -> set[str]:
+        """Return the groups that have an offset, of any topic or of this one. O(offsets)."""
+        if topic is None:
+            return set(self._groups)
+        pairs = (key.rpartition(SEPARATOR) for key in self._table)
+        return {group for one, _, group in pairs if one == topic}
+
+    def topics(self, group: str) -> set[str]:
+        """Return the topics of which a group has an offset. O(offsets)."""
+        pairs = (key.rpartition(SEPARATOR) for key in self._table)
+        return {topic for topic, _, one in pairs if one == group}
 
     def prepare(self) -> bytes | None:
         """Return the file's content if there is a change since the last `save`, else None."""

@@ -14,10 +14,10 @@ from provider.errors import StoreError
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.reader.readable_tier import ReadableTier
-from tieredstore.serve.codes import RequestCode, ResponseCode
+from tieredstore.serve.administering import Administering
 from tieredstore.serve.connection import Connection
 from tieredstore.serve.consuming import Consuming
-from tieredstore.serve.frame import ONE_WAY, Command
+from tieredstore.serve.frame import ONE_WAY, Command, RequestCode, ResponseCode
 from tieredstore.serve.grouping import Grouping
 from tieredstore.serve.groups import Groups
 from tieredstore.serve.held import TICK_S, HeldPull
@@ -91,7 +91,11 @@ class Server:
             broker=identity.broker,
         )
         self.consuming = Consuming(naming, grouping, history, groups, meter=meter, clock=clock)
+        administering = Administering(
+            naming, history, groups, offsets, broker=identity.broker, clock=clock
+        )
         self._processors: Mapping[int, Processor] = {
+            **administering.processors,
             **naming.processors,
             **grouping.processors,
             **self.consuming.processors,

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.support.golden import GOLDEN
 from tests.support.level import by_level
 from tests.support.remoting_client import frames_of
-from tieredstore.serve.codes import RequestCode
 from tieredstore.serve.frame import (
     FIELDS_MAX,
     FRAME_BYTES_MAX,
@@ -19,6 +18,7 @@ from tieredstore.serve.frame import (
     ROCKETMQ,
     BadFrame,
     Command,
+    RequestCode,
     decode,
     encode,
     frame_bytes,

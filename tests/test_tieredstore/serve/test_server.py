@@ -24,8 +24,7 @@ from tieredstore import follow
 from tieredstore import open as open_tier
 from tieredstore.config.sources import ConfigError
 from tieredstore.serve import connection, server
-from tieredstore.serve.codes import RequestCode, ResponseCode
-from tieredstore.serve.frame import FRAME_BYTES_MAX, JSON, ROCKETMQ
+from tieredstore.serve.frame import FRAME_BYTES_MAX, JSON, ROCKETMQ, RequestCode, ResponseCode
 from tieredstore.serve.metrics import ServeMetrics, ServeMoment
 from tieredstore.serve.options import NewGroups, ServeOptions
 from tieredstore.serve.server import Server, serving
@@ -556,6 +555,39 @@ async def test_the_metrics_count_clients_and_requests(golden: Path, tmp_path: Pa
     assert "tieredstore_serve_offsets_moved_total 1.0" in page
     assert 'requests_total{request="PULL_MESSAGE",response="SUCCESS"} 1.0' in page
     assert f'request="other",response="REQUEST_CODE_NOT_SUPPORTED"}} {server.CODES_MAX}.0' in page
+
+
+async def test_tools_see_topics_groups_and_how_far_they_are(golden: Path, tmp_path: Path) -> None:
+    async with asked(golden, tmp_path) as client:
+        await client.beat("a", "G", "G_Keys")
+        place = {"consumerGroup": "H", "topic": "G_Keys", "queueId": 1}
+        await client.ask(15, **place, commitOffset=100)
+        topics = orjson.loads((await client.ask(206)).body)["topicList"]
+        assert topics[:3] == ["%RETRY%G", "%RETRY%H", "G_Batch"]
+        found = orjson.loads((await client.ask(106)).body)
+        assert found["clusterAddrTable"] == {"GoldenCluster": ["golden-a"]}
+        newest = max(
+            (row["queue_offset"], row["store_timestamp"])
+            for row in expected(ROCKETMQ_533, "messages")
+            if (row["topic"], row["queue_id"]) == ("G_Keys", 1)
+        )
+        queue = b'{"brokerName":"golden-a","queueId":1,"topic":"G_Keys"}'
+        stats = (await client.ask(202, topic="G_Keys")).body
+        row = b'{"lastUpdateTimestamp":%d,"maxOffset":%d,"minOffset":0}'
+        assert queue + b":" + row % (newest[1], newest[0] + 1) in stats
+        progress = (await client.ask(208, consumerGroup="H")).body
+        row = b'{"brokerOffset":%d,"consumerOffset":100,"pullOffset":100,"lastTimestamp":'
+        assert queue + b":" + row % (newest[0] + 1) in progress
+        members = orjson.loads((await client.ask(203, consumerGroup="G")).body)
+        assert [one["clientId"] for one in members["connectionSet"]] == ["a"]
+        assert members["subscriptionTable"]["G_Keys"]["subString"] == "*"
+        assert (await client.ask(203, consumerGroup="H")).code == ResponseCode.CONSUMER_NOT_ONLINE
+        groups = orjson.loads((await client.ask(300, topic="G_Keys")).body)["groupList"]
+        assert groups == ["G", "H"]
+        assert orjson.loads((await client.ask(351, topic="G_Keys")).body)["readQueueNums"] == 2
+        assert orjson.loads((await client.ask(28)).body)["table"]["brokerVersion"] == "479"
+        for code in (202, 351):
+            assert (await client.ask(code, topic="None")).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 async def test_a_port_that_is_taken_is_named(golden: Path, tmp_path: Path) -> None:
