@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 import numpy as np
 
 from container.check.finding import Finding
-from container.check.refreshing import LOOKS_MAX, take_newer
+from container.check.refreshing import ATTEMPTS_MAX, take_newer
 from container.index.items import SECOND_MS, KeyItems, place_of, places_of
 from container.index.layout import END_MAGIC, IndexHeader, IndexItem, IndexSlot
 from container.index.sealed import decode_sealed
@@ -151,12 +151,12 @@ async def check_index_file(
     `size` is its length, None if it was not listed.
     """
     found: list[Finding] = []
-    for _ in range(LOOKS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         index = tier.state.index_files.get(name)
         if index is None:
             return []
         before = _basis(tier, index)
-        found = [finding async for finding in _look(tier, index, size, contents=contents)]
+        found = [finding async for finding in _defects(tier, index, size, contents=contents)]
         if found:
             await take_newer(tier)
         if _basis(tier, tier.state.index_files.get(name)) == before:
@@ -170,7 +170,7 @@ def _basis(tier: TierView, index: IndexFile | None) -> object:
     return index, [None if one is None else one.generation for one in queues]
 
 
-async def _look(
+async def _defects(
     tier: TierView, index: IndexFile, size: int | None, *, contents: bool
 ) -> AsyncIterator[Finding]:
     """Yield defects of one file. `size` is its length, None if it was not listed."""
@@ -207,10 +207,10 @@ async def _contents(tier: TierView, index: IndexFile) -> AsyncIterator[Finding]:
 async def _compare(store: ObjectStore, name: str, index: IndexFile) -> Finding | None:
     """Compare an index file with its record."""
     head = await store.read(name, ByteRange(0, IndexHeader.SIZE))
-    said = IndexHeader.LAYOUT.unpack(head)[1:]
+    header = IndexHeader.LAYOUT.unpack(head)[1:]
     known = (index.begin_timestamp, index.end_timestamp, index.slots, index.items)
-    if said != known:
-        return Finding("index-file", name, 0, f"its header says {said}, known is {known}")
+    if header != known:
+        return Finding("index-file", name, 0, f"its header has {header}, known is {known}")
     if index.crc32c is None:
         return None
     found = await checksum_of(store, name, index.size)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import pairwise
 
 from container.check.finding import Finding
-from container.check.refreshing import LOOKS_MAX, take_newer
+from container.check.refreshing import ATTEMPTS_MAX, take_newer
 from container.errors import NewerVersion
 from container.journal.entry import copy_in, decode_entry
 from container.journal.frame import Frame, FrameKind
@@ -158,11 +158,11 @@ def _sequence_in(raw: Buffer, name: MetadataName) -> int:
         case BoundaryName() | ManifestName():
             frame = Frame.decode(raw, _KINDS[type(name)], path=str(name))
             if isinstance(name, BoundaryName):
-                said: object = BoundaryName(frame.sequence)
+                described: object = BoundaryName(frame.sequence)
             else:
-                said = name._replace(epoch=frame.epoch, nonce=frame.nonce.hex())
-            if said != name:
-                raise Corrupt(f"the object says that it is {said}", str(name))
+                described = name._replace(epoch=frame.epoch, nonce=frame.nonce.hex())
+            if described != name:
+                raise Corrupt(f"the object describes itself as {described}", str(name))
             return frame.sequence
 
 
@@ -194,10 +194,10 @@ def _check_end(
         else:
             epoch = max(epoch, name.epoch)
     if newest < known:
-        detail = f"other objects tell of entries up to {known}"
+        detail = f"other objects know entries up to {known}"
         yield Finding("journal-end-missing", str(EntryName(newest + 1)), 0, detail)
     elif epoch > state.broker.epoch:
-        detail = f"other objects tell of epoch {epoch}, the journal of {state.broker.epoch}"
+        detail = f"other objects know epoch {epoch}, the journal of {state.broker.epoch}"
         yield Finding("journal-end-missing", str(EntryName(newest + 1)), 0, detail)
 
 
@@ -226,9 +226,9 @@ def _check_known(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding
     for name in sorted(referenced - sizes.keys()):
         yield Finding("manifest-missing", name, 0, "a queue refers to it")
     home = home_of(state.attempts)
-    ours = {LOCK_NAME, mark_name(home)}
+    own = {LOCK_NAME, mark_name(home)}
     prefixes = (
-        MADE_AGAIN,  # a tier that was made again twice has a mark of each time
+        MADE_AGAIN,  # a tier that was recreated twice has a mark of each time
         PROBE_PREFIX,
         f"{parts_prefix(home)}{PROBE_PREFIX}",
         f"{parts_prefix(home)}{OWNER_PREFIX}",
@@ -240,8 +240,8 @@ def _check_known(state: TierState, sizes: Mapping[str, int]) -> Iterator[Finding
         parsed = parsed or FollowedName.parse(name) or ClaimName.parse(name)
         parsed = parsed or ScrubName.parse(name) or SignName.parse(name)
         parsed = parsed or RegistrationName.parse(name)
-        if parsed is None and name not in ours and not name.startswith(prefixes):
-            detail = f"nothing in a tier is called so: {sizes[name]} bytes"
+        if parsed is None and name not in own and not name.startswith(prefixes):
+            detail = f"no object of a tier has such a name: {sizes[name]} bytes"
             yield Finding("unknown-object", name, 0, detail)
     for name, tombstone in sorted(state.tombstones.items()):
         if tombstone.tries >= TRIES_MAX and name in sizes:
@@ -259,7 +259,7 @@ async def check_parts(tier: TierView) -> AsyncIterator[Finding]:
     during the count is counted again. A tier that changes all the time is not reported.
     """
     manifests = ManifestReader(tier.store)
-    for _ in range(LOOKS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         state = tier.state.copy()
         if not state.parts_counted or not state.parts:
             return

@@ -225,7 +225,7 @@ class FlatStream:
         Raises:
             Unavailable: retry later.
         """
-        assert wanted.start >= self.low, f"{wanted} lies behind {self.low}"
+        assert wanted.start >= self.low, f"{wanted} begins below {self.low}"
         self._drop(wanted.start)
         while self._run < len(self._runs) and self._at < wanted.end:
             await self._read_piece(keep_from=wanted.start)
@@ -345,7 +345,7 @@ LOG_RANGE_BYTES_MAX = 128 << 20
 """Limit of the range of one read. No message is as long, and sound units span far less."""
 
 
-async def look_at_queue(
+async def verify_queue(
     container: MessageQueueContainer,
     store: ObjectStore,
     sizes: dict[str, int],
@@ -382,8 +382,8 @@ async def look_at_queue(
     yield found
     if not contents:
         return
-    look = _QueueLook(container, store, flat, now, progress, bodies=bodies)
-    async for batch in look.batches():
+    verification = _QueueVerification(container, store, flat, now, progress, bodies=bodies)
+    async for batch in verification.batches():
         yield batch
 
 
@@ -442,7 +442,7 @@ def check_extents(queue: QueueId, segment: Segment, sizes: Mapping[str, int]) ->
             yield Finding("object-short", holder, sizes[holder], f"{detail} bytes")
 
 
-class _QueueLook:
+class _QueueVerification:
     """Follows every unit of a queue to its record, over both flat files in parallel."""
 
     def __init__(
@@ -491,9 +491,9 @@ class _QueueLook:
         container = self._container
         try:
             units, holes = await self._units_of(offset, end)
-            first, behind = _messages_in(holes, end)
+            first, stop = _messages_in(holes, end)
             if first <= offset:
-                return [self._unread(offset, behind, "their units cannot be read")], behind
+                return [self._unread(offset, stop, "their units cannot be read")], stop
             units = units[: first - offset]
             end = QueueOffset(offset + _fitting(units["position"].tolist(), units["size"].tolist()))
             units = units[: end - offset]
@@ -554,7 +554,7 @@ class _QueueLook:
 
 
 def _messages_in(holes: Sequence[ByteRange], end: QueueOffset) -> tuple[int, int]:
-    """Messages before `end` whose units lie in the first hole: [first, behind)."""
+    """Messages before `end` whose units lie in the first hole: [first, stop)."""
     if not holes:
         return end, end
     hole = holes[0]
@@ -562,15 +562,15 @@ def _messages_in(holes: Sequence[ByteRange], end: QueueOffset) -> tuple[int, int
 
 
 def _parts(units: Units, holes: Sequence[ByteRange]) -> Iterator[tuple[int, int, bool]]:
-    """Groups of units by readable records: (first, behind, is there), in order, all of them."""
+    """Groups of units by readable records: (first, stop, is there), in order, all of them."""
     starts = units["position"].astype(np.int64)
     ends = starts + units["size"]
     is_there = np.ones(len(units), np.bool_)
     for hole in holes:
         is_there &= (ends <= hole.start) | (starts >= hole.end)
     edges = [0, *(np.flatnonzero(np.diff(is_there)) + 1).tolist(), len(units)]
-    for first, behind in pairwise(edges):
-        yield first, behind, bool(is_there[first])
+    for first, stop in pairwise(edges):
+        yield first, stop, bool(is_there[first])
 
 
 def _log_range(container: MessageQueueContainer, units: Units, next_position: int) -> ByteRange:

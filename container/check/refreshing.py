@@ -4,7 +4,7 @@ from container.errors import NewerVersion
 from container.tier_view import TierView
 from provider.errors import Corrupt, NotFound
 
-LOOKS_MAX = 4
+ATTEMPTS_MAX = 4
 """Attempts at an object that changes during each of them. The last one counts."""
 
 

@@ -11,10 +11,10 @@ from container.check.finding import Finding
 from container.check.index_files import check_index_file
 from container.check.metadata import ask_for_second_store, check_parts, listed_objects
 from container.check.queue import FlatStream, check_extents, check_joins, grown
-from container.check.refreshing import LOOKS_MAX, take_newer
+from container.check.refreshing import ATTEMPTS_MAX, take_newer
 from container.check.tier import (
-    check_behind,
     check_metadata,
+    check_past_ends,
     check_unclaimed,
     is_metadata,
     published_names,
@@ -189,19 +189,19 @@ class Scrubber:
         *,
         operations_max: int,
         clock: Clock,
-        behind_s: float,
+        settle_s: float,
     ) -> None:
         """`operations_max`: requests after which no further unit of work begins.
 
         A unit is a segment (a request for each 16 MiB), an index file, or all names in storage (one
-        request for 1,000 names, and one for each journal entry and manifest). `behind_s`: seconds
+        request for 1,000 names, and one for each journal entry and manifest). `settle_s`: seconds
         that a commit under way has for its publication before its files are reported.
         """
         self._store = CountedStore(tier.store)
         self._tier = _CountedView(tier, self._store)
         self._operations_max = operations_max
         self._clock = clock
-        self._behind_s = behind_s
+        self._settle_s = settle_s
         began_ms = mark.began_ms or clock.now_ms()
         self.mark = replace(mark, number=mark.number + 1, began_ms=began_ms)
         """Progress, as the next run will read it."""
@@ -272,26 +272,26 @@ class Scrubber:
             if place <= done:
                 continue
 
-            async def look(record: Queue, at: Segment = segment) -> tuple[None, list[Finding]]:
+            async def verify(record: Queue, at: Segment = segment) -> tuple[None, list[Finding]]:
                 return None, await self._segment(record, at)
 
-            for finding in (await self._settled(queue, look))[1]:
+            for finding in (await self._settled(queue, verify))[1]:
                 yield place, finding
             yield place, None
 
     async def _settled(
         self,
         queue: QueueId,
-        look: Callable[[Queue], Awaitable[tuple[ItemT | None, list[Finding]]]],
+        verify: Callable[[Queue], Awaitable[tuple[ItemT | None, list[Finding]]]],
     ) -> tuple[ItemT | None, list[Finding]]:
         """Repeat a check with newer metadata until its findings are confirmed."""
         item: ItemT | None = None
         found: list[Finding] = []
-        for _ in range(LOOKS_MAX):
+        for _ in range(ATTEMPTS_MAX):
             record = self._tier.queue(queue)
             if record is None:
                 return None, []
-            item, found = await look(record)
+            item, found = await verify(record)
             if not found:
                 break
             await take_newer(self._tier)
@@ -360,7 +360,7 @@ class Scrubber:
         now_ms = self._clock.now_ms()
         for found in (
             check_unclaimed(tier, unclaimed, sizes),
-            check_behind(tier, unclaimed, sizes, self._clock, self._behind_s),
+            check_past_ends(tier, unclaimed, sizes, self._clock, self._settle_s),
         ):
             async for finding in found:
                 if finding.finding == ORPHAN and len(orphans) < UNCLAIMED_MAX:

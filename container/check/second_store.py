@@ -22,8 +22,8 @@ FORMAT = 1
 
 def mark(home: str, broker: Broker) -> bytes:
     """Content of the object that identifies a second store: JSON, readable for people too."""
-    said = {"format": FORMAT, "home": home, "cluster": broker.cluster, "broker": broker.name}
-    return orjson.dumps(said)
+    fields = {"format": FORMAT, "home": home, "cluster": broker.cluster, "broker": broker.name}
+    return orjson.dumps(fields)
 
 
 async def refuse_other_second_store(
@@ -56,11 +56,11 @@ async def refuse_other_second_store(
         found = orjson.loads(raw)
         version, recorded = found["format"], found["home"]
     except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt("this is not what says whose second store it is", name) from error
+        raise Corrupt("this is no mark of a second store", name) from error
     if version != FORMAT:
         raise NewerVersion("a newer program has offloaded this tier; upgrade this one", name)
     if recorded != home:
-        raise Corrupt("this says that another tier has its home here", name)
+        raise Corrupt("another tier has its home here", name)
 
 
 async def register_at_second_store(
@@ -94,16 +94,16 @@ async def register_at_second_store(
             place = bytes(await store.read(name)).decode(errors="replace").strip()
             if other not in near or place != where:
                 raise Denied(_copy_text(place, where), name)
-    ours = {str(RegistrationName(nonce)): nonce, f"{far_prefix}{nonce}": nonce}
-    for name in ours:
+    own = {str(RegistrationName(nonce)): nonce, f"{far_prefix}{nonce}": nonce}
+    for name in own:
         with suppress(AlreadyExists):
             await store.create(name, [f"{where}\n".encode()])
-    older = [name for name in far if name not in ours]
+    older = [name for name in far if name not in own]
     try:
         await store.delete(older)
         # Not earlier: a registration whose nonce is not here belongs to another copy.
         names = [str(RegistrationName(one)) for one in near]
-        await store.delete([name for name in names if name not in ours])
+        await store.delete([name for name in names if name not in own])
     except (Denied, Unavailable):
         if is_new:
             raise  # those of other copies must be deleted
@@ -118,7 +118,7 @@ def _copy_text(place: str, where: str) -> str:
     return (
         f"the second store is in use by another copy of this tier, at {place}, and this one at "
         f"{where} would delete its messages: give each copy a second store of its own; if this is "
-        f"the only copy that is left, or it was moved, say --new-tier once"
+        f"the only copy that is left, or it was moved, use --new-tier once"
     )
 
 

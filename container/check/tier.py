@@ -12,8 +12,8 @@ from container.check.metadata import (
     own_objects,
     unused_objects,
 )
-from container.check.queue import look_at_queue, still_stands
-from container.check.refreshing import LOOKS_MAX, take_newer
+from container.check.queue import still_stands, verify_queue
+from container.check.refreshing import ATTEMPTS_MAX, take_newer
 from container.metadata.object_names import object_name, object_names
 from container.metadata.records import Queue
 from container.metadata.state import TierState
@@ -32,7 +32,7 @@ from provider.ranges import ByteRange
 from provider.stores.packed_segments import PartName
 from provider.stores.two_stores import is_offloaded
 
-LOOK_BYTES = 1 << 20
+TAIL_BYTES = 1 << 20
 """Limit of bytes in which records after an end are counted."""
 UNPUBLISHED = "unpublished"
 UNKNOWN_QUEUE = "unknown-queue"
@@ -88,9 +88,9 @@ def _tail(
     return Tail(queue.id, holder, start, sizes[holder], end, queue.next_offset, made)
 
 
-async def look_behind(store: ObjectStore, tail: Tail) -> Finding | None:
+async def records_past_end(store: ObjectStore, tail: Tail) -> Finding | None:
     """Search for whole, valid records of the queue after its end. One or two requests."""
-    end = min(tail.size, tail.start + LOOK_BYTES)
+    end = min(tail.size, tail.start + TAIL_BYTES)
     try:
         raw = memoryview(await store.read(tail.holder, ByteRange(tail.start, end)))
     except (Denied, NotFound, OutOfRange):
@@ -99,7 +99,7 @@ async def look_behind(store: ObjectStore, tail: Tail) -> Finding | None:
     if not count or await _is_cut_off(store, tail, raw[:length]):
         return None
     detail = (
-        f"{count} whole records behind the published end, offsets {tail.next_offset} to "
+        f"{count} whole records after the published end, offsets {tail.next_offset} to "
         f"{tail.next_offset + count - 1}: a commit was interrupted, or the journal entries that "
         f"published them are lost; `tier` publishes what the broker has"
     )
@@ -180,7 +180,7 @@ def unclaimed_parts(state: TierState, names: Iterable[str]) -> list[str]:
     return [name for name, part in parts if part is not None and part.epoch >= state.broker.epoch]
 
 
-LOOKS_FOR_PARTS = 10
+WAITS_FOR_PARTS = 10
 """Waits for the publication of unreferenced parts: 20 seconds with those of `check`."""
 
 
@@ -196,7 +196,7 @@ async def check_tier(
     contents: bool = True,
     progress: Callable[[int], None] = _unseen,
     clock: Clock | None = None,
-    behind_s: float = 0.0,
+    settle_s: float = 0.0,
 ) -> AsyncIterator[Finding]:
     """Yield all defects of a tier. Never stops at the first finding.
 
@@ -213,7 +213,7 @@ async def check_tier(
         progress: called with the bytes of CommitLogs that were followed by units since the last
             call.
         clock: if given, bytes after the published ends are reported too.
-        behind_s: seconds that a commit under way has for its publication, if there are such bytes.
+        settle_s: seconds that a commit under way has for its publication, if there are such bytes.
 
     Raises:
         Unavailable: the storage does not answer, so the result is unknown.
@@ -226,8 +226,10 @@ async def check_tier(
         yield finding
     known = set(own_objects(tier.state))
     for queue in sorted(tier.state.queues):
-        looks = _check_queue(tier, queue, sizes, known, progress, bodies=bodies, contents=contents)
-        async for finding in looks:
+        findings = _check_queue(
+            tier, queue, sizes, known, progress, bodies=bodies, contents=contents
+        )
+        async for finding in findings:
             yield finding
     async for finding in check_parts(tier):
         yield finding
@@ -235,7 +237,7 @@ async def check_tier(
     async for finding in check_unclaimed(tier, unclaimed, sizes):
         yield finding
     if clock is not None:
-        async for finding in check_behind(tier, unclaimed, sizes, clock, behind_s):
+        async for finding in check_past_ends(tier, unclaimed, sizes, clock, settle_s):
             yield finding
 
 
@@ -268,7 +270,7 @@ async def check_metadata(tier: TierView, sizes: Mapping[str, int]) -> AsyncItera
     """Yield findings that two checks in a row agree on, or one if nothing has changed since."""
     seen, before = sizes, tier.state.sequence
     found = [finding async for finding in check_journal(tier.store, tier.state, seen)]
-    for _ in range(LOOKS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         if not found:
             return
         await take_newer(tier)
@@ -310,20 +312,20 @@ async def _check_queue(
     """
     reported: set[tuple[str, str, int]] = set()
     manifests = ManifestReader(tier.store)
-    for look in range(LOOKS_MAX):
+    for attempt in range(ATTEMPTS_MAX):
         record = tier.queue(queue)
         if record is None:
             return
         container = MessageQueueContainer(queue, _always(record), tier.store, manifests)
         stands = True
-        looks = look_at_queue(
+        batches = verify_queue(
             container, tier.store, sizes, known, progress, bodies=bodies, contents=contents
         )
-        async for batch in looks:
+        async for batch in batches:
             if not batch:
                 continue
             await take_newer(tier)
-            stands = still_stands(record, tier.queue(queue)) or look == LOOKS_MAX - 1
+            stands = still_stands(record, tier.queue(queue)) or attempt == ATTEMPTS_MAX - 1
             if not stands:
                 break
             for finding in batch:
@@ -401,29 +403,29 @@ async def published_names(
     return names, lost
 
 
-async def check_behind(
+async def check_past_ends(
     tier: TierView,
     unclaimed: Sequence[str],
     sizes: Mapping[str, int],
     clock: Clock,
-    behind_s: float,
+    settle_s: float,
 ) -> AsyncIterator[Finding]:
     """Yield objects and records after the published ends that remain after a while.
 
     Parts get more time: an owner that merges publishes several together.
     """
     state = tier.state.copy()
-    behind = [tail for tail in tails(state, sizes) if await look_behind(tier.store, tail)]
+    unpublished = [tail for tail in tails(state, sizes) if await records_past_end(tier.store, tail)]
     queues = unknown_queues(state, unclaimed)
     parts = unclaimed_parts(state, unclaimed)
     unused = list(unused_objects(state, sizes))
-    if not behind and not queues and not parts and not unused:
+    if not unpublished and not queues and not parts and not unused:
         return
-    await _pass(tier, clock, behind_s, LOOKS_FOR_PARTS if parts else 1)
-    for tail in behind:
+    await _pass(tier, clock, settle_s, WAITS_FOR_PARTS if parts else 1)
+    for tail in unpublished:
         queue = tier.queue(tail.queue)
         if queue is not None and queue.next_offset == tail.next_offset:
-            finding = await look_behind(tier.store, tail)
+            finding = await records_past_end(tier.store, tail)
             if finding is not None:
                 yield finding
     for queue_id in sorted(queues.keys() - tier.state.queues.keys()):

@@ -247,8 +247,8 @@ async def _items(
         if gap is not None and gap.start <= offset:
             offset = gap.end
             continue
-        behind = queue.next_offset if gap is None else gap.start
-        end = QueueOffset(min(offset + UNITS_AT_ONCE, behind))
+        limit = queue.next_offset if gap is None else gap.start
+        end = QueueOffset(min(offset + UNITS_AT_ONCE, limit))
         part = await container.units(offset, end)
         starts, sizes = part["position"].astype(np.int64), part["size"].astype(np.int64)
         good = leading_good_units(starts, sizes)
@@ -433,7 +433,7 @@ class JavaContents:
     index_files: list[IndexFile]
     damage: dict[QueueId, StoreError]
     """Reasons why other queues cannot be imported. The key `INDEX_QUEUE` is for an index file."""
-    behind: dict[QueueId, StoreError]
+    unlisted: dict[QueueId, StoreError]
     """Queues with messages that the metadata lacks, in other files of the tier."""
 
 

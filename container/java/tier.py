@@ -163,10 +163,10 @@ async def _load_queue(
     logs = [segment for segment in logs if segment.size]
     end = await _last_whole_unit(store, key.queue, units, log_end=logs[-1].end)
     ranges = ((one.base // UNIT_BYTES, one.end // UNIT_BYTES) for one in units)
-    missing = sum(max(0, behind - max(start, end)) for start, behind in ranges)
+    missing = sum(max(0, stop - max(start, end)) for start, stop in ranges)
     if missing > 0:
         loading.damage = loading.damage or Corrupt(
-            f"units that point at records behind the end of the log: {missing:,}",
+            f"units that point at records past the end of the log: {missing:,}",
             segment_name(key.queue, SegmentType.COMMIT_LOG, logs[-1].base),
             logs[-1].size,
         )

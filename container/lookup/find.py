@@ -242,7 +242,7 @@ def _left(queue: Queue, known: Sequence[Span]) -> list[Span]:
 
 
 FILES_AT_ONCE = 64
-LOOKS_MAX = 3
+ATTEMPTS_MAX = 3
 """Attempts to answer a query while files are deleted concurrently."""
 SCAN_PIECE_BYTES = 4 << 20
 _DEFAULT_LIMITS = LookupLimits()
@@ -278,7 +278,7 @@ async def find_messages(
         OutOfRange: a manifest is lost.
     """
     known = known or KnownCoverage()
-    for _ in range(LOOKS_MAX - 1):
+    for _ in range(ATTEMPTS_MAX - 1):
         lookup = _Lookup(tier, query, unsealed, limits, known)
         try:
             return await lookup.answer()
@@ -345,7 +345,7 @@ class _Lookup:
             for file, places in await self._read_items(self._files[at : at + FILES_AT_ONCE]):
                 wanted += candidates(places, query.topic, tick_of(file), query)
         unsearched = await self._scan()
-        await self._look_at(wanted)
+        await self._read_candidates(wanted)
         messages = self._found.messages()
         whole = self._is_complete and not self._found.cut and not self._damage and not unsearched
         return QueryResult(messages, whole, unsearched, tuple(self._damage))
@@ -411,7 +411,7 @@ class _Lookup:
 
     # Records of items.
 
-    async def _look_at(self, wanted: Iterable[Candidate]) -> None:
+    async def _read_candidates(self, wanted: Iterable[Candidate]) -> None:
         """Read the candidates, the best first, until no other can be better."""
         newest_first = self._query.newest_first
         # After a truncation, an old and a new item may have one position. Their records differ in
@@ -431,7 +431,7 @@ class _Lookup:
             for one in batch:
                 by_queue.setdefault(one.queue, []).append(one)
             for queue, some in by_queue.items():
-                await self._look_at_queue(queue, some)
+                await self._read_queue(queue, some)
 
     def _batch(self, rest: Iterator[Candidate]) -> list[Candidate]:
         batch: list[Candidate] = []
@@ -443,7 +443,7 @@ class _Lookup:
                 break
         return batch
 
-    async def _look_at_queue(self, queue: QueueId, some: Sequence[Candidate]) -> None:
+    async def _read_queue(self, queue: QueueId, some: Sequence[Candidate]) -> None:
         container = self._tier.container(queue)
         if container is None:
             return  # deleted with its messages

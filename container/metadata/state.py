@@ -108,22 +108,22 @@ def apply_operation(change: StateChange, operation: Operation) -> None:
             queue = _queue(change, operation.queue.id)
             _replace(change, queue, queue_changes.cut(queue, operation), operation.release)
             change.uncovered[queue.id] = operation.queue.next_offset
-            _bury(change, operation.tombstones)
+            _add_tombstones(change, operation.tombstones)
         case MoveToManifest():
             queue = _queue(change, operation.queue)
             change.queues.put(queue.id, queue_changes.move_to_manifest(queue, operation))
-            _bury(change, operation.tombstones)
+            _add_tombstones(change, operation.tombstones)
         case TrimQueue():
             queue = _queue(change, operation.queue)
             _replace(change, queue, queue_changes.trim(queue, operation), operation.release)
-            _bury(change, operation.tombstones)
+            _add_tombstones(change, operation.tombstones)
         case DropQueue():
             queue = _queue(change, operation.queue)
             queue_changes.refuse_other_basis(queue, operation.planned_on, operation.release)
             change.next_generation = max(change.next_generation, queue.generation + 1)
             _replace(change, queue, None, operation.release)
             change.uncovered[queue.id] = QueueOffset(0)
-            _bury(change, operation.tombstones)
+            _add_tombstones(change, operation.tombstones)
         case _:
             _apply_to_broker(change, operation)
 
@@ -138,7 +138,7 @@ def _apply_to_broker(change: StateChange, operation: Operation) -> None:
         case CountParts():
             _count_parts(change, operation)
         case AddTombstones():
-            _bury(change, operation.tombstones)
+            _add_tombstones(change, operation.tombstones)
         case DropTombstones():
             _exhume(change, operation.object_names)
         case PutAttempt():
@@ -198,7 +198,7 @@ def _move_bytes(change: StateChange, operation: RepackSegments | OffloadSegments
         _replace(change, queue, after, operation.release, level=level)
         return
     _replace(change, queue, offload(queue, operation), operation.release)
-    _bury(change, operation.tombstones)
+    _add_tombstones(change, operation.tombstones)
 
 
 def _count_parts(change: StateChange, operation: CountParts) -> None:
@@ -225,7 +225,7 @@ def _commit(change: StateChange, operation: CommitQueue) -> None:
                 change.tombstones.drop(name)
 
 
-def _bury(change: StateChange, tombstones: Iterable[Tombstone]) -> None:
+def _add_tombstones(change: StateChange, tombstones: Iterable[Tombstone]) -> None:
     for tombstone in tombstones:
         name = tombstone.object_name
         change.tombstones.put(name, tombstone)

@@ -214,7 +214,7 @@ class Offloader:
             Unavailable, Denied: one of the stores does not answer, or refuses. Likewise.
             Fenced: a newer owner has the tier.
         """
-        await self._writer.bury_tried()
+        await self._writer.tombstone_tried()
         done = Done()
         batch: list[Copied] = []
         failed: StoreError | None = None
@@ -358,7 +358,7 @@ class Offloader:
                     self._forsake_all(plan.left_out)
                     gone = {id(one) for one in plan.left_out}
                     return [one.segment for one in batch if id(one) not in gone]
-            await self._tier.bury(plan.written)
+            await self._tier.add_tombstones(plan.written)
             self._writer.settled(plan.written)
         self._forsake_all(batch)
         return []

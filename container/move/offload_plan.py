@@ -187,7 +187,7 @@ def _ends(held: Sequence[Held], queue: Queue) -> Callable[[Held], int]:
     logs += queue.segments(SegmentType.COMMIT_LOG)
     starts = {one.base: _first_offset(one) for one in logs if one.extents}
     bases = sorted(starts)
-    behind: Mapping[int, int] = {
+    ends: Mapping[int, int] = {
         base: starts[bases[number + 1]] if number + 1 < len(bases) else queue.next_offset
         for number, base in enumerate(bases)
     }
@@ -197,7 +197,7 @@ def _ends(held: Sequence[Held], queue: Queue) -> Callable[[Held], int]:
             return one.segment.end // UNIT_BYTES
         if one.segment.extents[0].crc32c is None:
             return queue.next_offset
-        return behind[one.segment.base]
+        return ends[one.segment.base]
 
     return end
 
@@ -336,8 +336,8 @@ def _cut(
     walk = walk_records(body)
     columns, reason = leading_columns(body, walk.starts, walk.sizes)
     if walk.reason not in {"", ENDS_INSIDE} or reason or (is_last and walk.reason):
-        said = reason or walk.reason
-        raise Corrupt(f"an extent is no run of records: {said}", name, extent.object_offset + at)
+        fault = reason or walk.reason
+        raise Corrupt(f"an extent is no run of records: {fault}", name, extent.object_offset + at)
     if not len(walk.starts):
         time_ms = before.times[1]
         none = _Cut(len(body), None, before.next_offset, (time_ms, time_ms))

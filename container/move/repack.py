@@ -16,7 +16,7 @@ from container.queue.repack_plan import (
     Run,
     is_crowded,
     merged_extents,
-    runs_to_gather,
+    runs_to_compact,
     runs_to_merge,
 )
 from container.record.checksum import crc32c
@@ -306,7 +306,7 @@ def _still_there(queue: Queue | None, run: Run) -> bool:
 
 
 class RepackStep(Step):
-    """Merges parts of open segments, and gathers those of sealed ones.
+    """Merges parts of open segments, and compacts those of sealed ones.
 
     Runs jobs of at most `repack_bytes_max`, one after the other. Costs as in `Repacker`.
     """
@@ -354,15 +354,15 @@ class RepackStep(Step):
         """
         options, crowded = self.tier.options, self._crowded
         self._crowded = False
-        merges, gathered = await self._planned()
+        merges, compacted = await self._planned()
         damaged: list[StoreError] = []
         extents = sum(len(run.extents) for run in merges)
         if merges and (crowded or extents >= options.merge_extents_min):
             await self._do_all(merges, damaged)
-        large = [run for run in gathered if run.segment_bytes >= options.seal_bytes_min]
+        large = [run for run in compacted if run.segment_bytes >= options.seal_bytes_min]
         for run in large:
             await self._do_all([run], damaged)
-        small = [run for run in gathered if run.segment_bytes < options.seal_bytes_min]
+        small = [run for run in compacted if run.segment_bytes < options.seal_bytes_min]
         if self._is_worth_it(small):
             await self._do_all(small, damaged)
         if damaged:
@@ -372,7 +372,7 @@ class RepackStep(Step):
         """Do nothing: a clean end does not wait for copies."""
 
     def _is_worth_it(self, small: Sequence[Run]) -> bool:
-        """Whether to gather small sealed segments now: they fill an object, or waited for long."""
+        """Whether to compact small sealed segments now: they fill an object, or waited for long."""
         options, now_ms = self.tier.options, self.tier.clock.now_ms()
         oldest_ms = min((run.sealed_ms for run in small), default=now_ms)
         waited_long = now_ms - oldest_ms >= 1000 * options.seal_wait_s_max
@@ -381,9 +381,9 @@ class RepackStep(Step):
         )
 
     async def _planned(self) -> tuple[list[Run], list[Run]]:
-        """Plan merges and gathering. Queues without work are not checked again."""
+        """Plan merges and compaction. Queues without work are not checked again."""
         merges: list[Run] = []
-        gathered: list[Run] = []
+        compacted: list[Run] = []
         for number, queue_id in enumerate(list(self._changed)):
             if number % AT_ONCE == AT_ONCE - 1:
                 await self.tier.clock.sleep(0)
@@ -392,13 +392,13 @@ class RepackStep(Step):
                 del self._changed[queue_id]
                 continue
             found = runs_to_merge(queue, self._level_of, self.rules)
-            closed = runs_to_gather(queue, self._level_of, self.rules)
+            closed = runs_to_compact(queue, self._level_of, self.rules)
             if not found and not closed:
                 del self._changed[queue_id]
             merges += found
-            gathered += closed
+            compacted += closed
         self._changed = dict(self._changed)  # an emptied dict keeps the memory of its largest size
-        return merges, gathered
+        return merges, compacted
 
     def _level_of(self, name: str) -> int:
         part = self.tier.state.parts.get(name)

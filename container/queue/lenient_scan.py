@@ -63,7 +63,9 @@ async def read_sound_records(
     last_end = int(places[len(units) - 1] + sizes[len(units) - 1])
     log_end = min(last_end + Coda.SIZE, container.record.flat_end(SegmentType.COMMIT_LOG))
     if log_end <= log_start:
-        error = Corrupt(f"the unit of offset {start} points behind the log", str(container.id), 0)
+        error = Corrupt(
+            f"the unit of offset {start} points past the end of the log", str(container.id), 0
+        )
         return _nothing(QueueOffset(start + 1), error)
     try:
         raw = as_bytes(await container.log(ByteRange(log_start, log_end)))

@@ -12,7 +12,7 @@ from container.metadata.codec import decoding_segments, encode_segments
 from container.metadata.records import ManifestRef, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.tier_objects import ManifestName, parse_name
-from container.queue.repack_plan import is_gathered
+from container.queue.repack_plan import is_compacted
 from provider.clock import give_way
 from provider.errors import Corrupt, OutOfRange
 from provider.object_store import Buffer, ObjectStore
@@ -60,10 +60,10 @@ def _decoding(raw: Buffer, ref: ManifestRef) -> Generator[None, None, tuple[Segm
     queue, segments = yield from decoding_segments(frame.payload, path=path)
     name = parse_name(path)
     if isinstance(name, ManifestName) and (name.queue, name.nonce) != (queue, frame.nonce.hex()):
-        raise Corrupt(f"it says that it is of {queue}", path)
+        raise Corrupt(f"it is of {queue}", path)
     found = (len(segments), segments[0].base, segments[-1].end) if segments else (0, 0, 0)
     if found != (ref.segments, ref.base, ref.end):
-        raise Corrupt(f"it holds {found}, the reference says otherwise", path)
+        raise Corrupt(f"it holds {found}, unlike its reference", path)
     return segments
 
 
@@ -123,11 +123,11 @@ def plan_manifest(
     *,
     sealed_segments_max: int,
     manifests_per_level_max: int,
-    gathered_bytes: int | None = None,
+    compacted_bytes: int | None = None,
 ) -> ManifestPlan | None:
     """Plan the next manifest of a queue. None if every number is within its limit. Pure.
 
-    `gathered_bytes`: segments whose bytes do not lie in objects of that size stay for a while.
+    `compacted_bytes`: segments whose bytes do not lie in objects of that size stay for a while.
 
     Each level has at most `manifests_per_level_max` manifests, which one of the next level
     replaces, until one has `MANIFEST_SEGMENTS_MAX` segments. From there on the references grow with
@@ -140,9 +140,9 @@ def plan_manifest(
                 break
             leaving.append(segment)
         if len(leaving) > sealed_segments_max and (
-            gathered_bytes is None
+            compacted_bytes is None
             or len(leaving) > WAITING_FACTOR_MAX * sealed_segments_max
-            or all(is_gathered(one, gathered_bytes) for one in leaving[:sealed_segments_max])
+            or all(is_compacted(one, compacted_bytes) for one in leaving[:sealed_segments_max])
         ):
             return ManifestPlan(kind, segments=tuple(leaving[:sealed_segments_max]))
         refs = [ref for ref in queue.manifests if ref.type == kind]

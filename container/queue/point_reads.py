@@ -63,9 +63,9 @@ async def read_records_at(
     records = places.cut(await container.log_many(places.ranges))
     at_codas = [n for n, record in enumerate(records) if is_coda(record)]
     if at_codas:  # the records lie after the codas
-        behind = [places.spans[number] for number in at_codas]
+        moved = [places.spans[number] for number in at_codas]
         shifted = RecordPlaces(
-            0, [ByteRange(one.start + Coda.SIZE, one.end + Coda.SIZE) for one in behind]
+            0, [ByteRange(one.start + Coda.SIZE, one.end + Coda.SIZE) for one in moved]
         )
         found = shifted.cut(await container.log_many(shifted.ranges))
         for number, record in zip(at_codas, found, strict=True):

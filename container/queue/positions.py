@@ -43,7 +43,7 @@ def object_ends(queue: Queue, low: QueueOffset, high: QueueOffset) -> list[Queue
     """
     segments = _live(queue)
     found: list[QueueOffset] = []
-    behind: tuple[str | int, int] | None = None
+    previous_end: tuple[str | int, int] | None = None
     for segment in segments[_last_from(segments, low) :]:
         first = max(0, bisect_left(segment.extents, low, key=_first_offset) - 1)
         for extent in segment.extents[first:]:
@@ -51,9 +51,9 @@ def object_ends(queue: Queue, low: QueueOffset, high: QueueOffset) -> list[Queue
                 return found
             where = extent.object_name or segment.base
             is_new = extent.first_offset > (found[-1] if found else low)
-            if is_new and behind != (where, extent.object_offset):
+            if is_new and previous_end != (where, extent.object_offset):
                 found.append(extent.first_offset)
-            behind = where, extent.object_offset + extent.length
+            previous_end = where, extent.object_offset + extent.length
     return found
 
 
@@ -82,10 +82,10 @@ def lost_bytes(queue: Queue, segments: Sequence[Segment]) -> dict[int, int]:
     extents = [(one.base + extent.position, extent) for one in segments for extent in one.extents]
     if not extents:
         return {}
-    behind = [extent.first_offset for _, extent in extents[1:]] + [queue.next_offset]
+    ends = [extent.first_offset for _, extent in extents[1:]] + [queue.next_offset]
     found: dict[int, int] = {}
     last = -1
-    for (start, extent), end in zip(extents, behind, strict=True):
+    for (start, extent), end in zip(extents, ends, strict=True):
         if lies_in_gap(queue.gaps, extent.first_offset, end):
             last = last if found.get(last) == start else start
             found[last] = start + extent.length

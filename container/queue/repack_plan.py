@@ -1,11 +1,11 @@
-"""Plan of repacking: minor merges of extents, and gathering of sealed segments. Pure.
+"""Plan of repacking: minor merges of extents, and compaction of sealed segments. Pure.
 
 On a store of immutable parts every round adds an extent to each segment that it writes to. Extents
 are metadata: 16 small adjacent ones (`merge_fan`) become one of the next level. So a segment of n
 rounds keeps some `16 log16(n)` of them, and each byte is rewritten once for each level: at most
 three times in 4,096 rounds. The level is the part's (`records.Part`).
 
-The bytes of a sealed segment in many objects are gathered into as few as possible.
+The bytes of a sealed segment in many objects are compacted into as few as possible.
 
 Extents that begin in a gap are not merged (`positions.begins_in_gap`). A log that was damaged when
 its metadata was rebuilt has such extents. They alone mark its bytes without messages.
@@ -118,10 +118,10 @@ def fitting(extents: Sequence[Extent], rules: RepackRules) -> tuple[Extent, ...]
     return tuple(extent for extent in extents if extent.end <= end)
 
 
-def is_gathered(segment: Segment, run_bytes_max: int) -> bool:
-    """Whether the bytes of a sealed segment need no gathering: they lie in few objects.
+def is_compacted(segment: Segment, run_bytes_max: int) -> bool:
+    """Whether the bytes of a sealed segment need no compaction: they lie in few objects.
 
-    Bytes in the segment's own file and in the second store are never gathered. O(extents).
+    Bytes in the segment's own file and in the second store are never compacted. O(extents).
     """
     names = {extent.object_name for extent in segment.extents}
     if any(map(is_offloaded, names)):
@@ -129,8 +129,8 @@ def is_gathered(segment: Segment, run_bytes_max: int) -> bool:
     return "" in names or len(names) <= 1 + 2 * (segment.size // run_bytes_max)
 
 
-def runs_to_gather(queue: Queue, level_of: LevelOf, rules: RepackRules) -> list[Run]:
-    """Runs to gather of a queue's sealed segments with bytes in many objects, by segment.
+def runs_to_compact(queue: Queue, level_of: LevelOf, rules: RepackRules) -> list[Run]:
+    """Runs to compact of a queue's sealed segments with bytes in many objects, by segment.
 
     Runs of one segment are consecutive. Each fits into one object. O(extents).
     """
@@ -139,7 +139,7 @@ def runs_to_gather(queue: Queue, level_of: LevelOf, rules: RepackRules) -> list[
         for segment in queue.segments(kind):
             if segment.sealed_ms is None or not segment.is_readable:
                 continue
-            if is_gathered(segment, rules.run_bytes_max):
+            if is_compacted(segment, rules.run_bytes_max):
                 continue
             rest: Sequence[Extent] = segment.extents
             while rest:

@@ -140,20 +140,24 @@ class TieredSegments:
         self, segments: Sequence[Segment], offset: int, end: QueueOffset
     ) -> TieredSegment | None:
         ends = self._ends(segments, end)
-        for segment, behind in zip(segments, ends, strict=True):
-            if segment.extents[0].first_offset <= offset and behind is not None and offset < behind:
-                return self._described(segment, behind)
+        for segment, segment_end in zip(segments, ends, strict=True):
+            if (
+                segment.extents[0].first_offset <= offset
+                and segment_end is not None
+                and offset < segment_end
+            ):
+                return self._described(segment, segment_end)
         return None
 
     def _ends(self, segments: Sequence[Segment], end: QueueOffset) -> list[QueueOffset | None]:
         """End offset of each segment, before the gap that may follow it."""
         gaps = {gap.end: gap.start for gap in self._container.gaps}
         ends: list[QueueOffset | None] = []
-        behind: QueueOffset = end
+        bound: QueueOffset = end
         for segment in reversed(segments):
-            ends.append(gaps.get(behind, behind) if _knows_offsets(segment) else None)
+            ends.append(gaps.get(bound, bound) if _knows_offsets(segment) else None)
             if _knows_offsets(segment):
-                behind = segment.extents[0].first_offset
+                bound = segment.extents[0].first_offset
         return ends[::-1]
 
     def _described(self, segment: Segment, end: QueueOffset | None) -> TieredSegment:
@@ -201,8 +205,8 @@ def epochs_of(segment: Segment) -> tuple[EpochStart, ...]:
     epoch: int | None = None
     for extent in reversed(segment.extents):
         part = PartName.parse(extent.object_name)
-        said = segment.epoch if part is None or part.home else part.epoch
-        epoch = said if epoch is None else min(said, epoch)
+        known = segment.epoch if part is None or part.home else part.epoch
+        epoch = known if epoch is None else min(known, epoch)
         starts.append(EpochStart(epoch, extent.first_offset))
     starts.reverse()
     return tuple(

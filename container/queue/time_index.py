@@ -98,31 +98,31 @@ def stretch_by_time(
         if extent.max_timestamp < moment_ms if is_lower else extent.min_timestamp > moment_ms:
             continue
         first = extent.first_offset
-        behind = extents[number + 1].first_offset if number + 1 < len(extents) else end
-        around = _before_gap if is_lower else _behind_gap
-        start, behind = around(gaps, max(first, low), min(behind, high))
-        if start < behind:
+        stop = extents[number + 1].first_offset if number + 1 < len(extents) else end
+        around = _before_gap if is_lower else _after_gap
+        start, stop = around(gaps, max(first, low), min(stop, high))
+        if start < stop:
             times = (extent.min_timestamp, extent.max_timestamp)
-            return TimeStretch(QueueOffset(start), QueueOffset(behind), times)
+            return TimeStretch(QueueOffset(start), QueueOffset(stop), times)
     return None
 
 
-def _before_gap(gaps: Sequence[Gap], start: int, behind: int) -> tuple[int, int]:
-    """First messages `[start, behind)` without a gap among those between two offsets."""
+def _before_gap(gaps: Sequence[Gap], start: int, stop: int) -> tuple[int, int]:
+    """First messages `[start, stop)` without a gap among those between two offsets."""
     at = bisect_right(gaps, start, key=_start)
     while at and start < gaps[at - 1].end:
         start = gaps[at - 1].end
         at = bisect_right(gaps, start, key=_start)
-    return start, min(behind, gaps[at].start) if at < len(gaps) else behind
+    return start, min(stop, gaps[at].start) if at < len(gaps) else stop
 
 
-def _behind_gap(gaps: Sequence[Gap], start: int, behind: int) -> tuple[int, int]:
-    """Last messages `[start, behind)` without a gap among those between two offsets."""
-    at = bisect_right(gaps, behind - 1, key=_start)
-    while at and behind <= gaps[at - 1].end:
-        behind = min(behind, gaps[at - 1].start)
+def _after_gap(gaps: Sequence[Gap], start: int, stop: int) -> tuple[int, int]:
+    """Last messages `[start, stop)` without a gap among those between two offsets."""
+    at = bisect_right(gaps, stop - 1, key=_start)
+    while at and stop <= gaps[at - 1].end:
+        stop = min(stop, gaps[at - 1].start)
         at -= 1
-    return max(start, gaps[at - 1].end) if at else start, behind
+    return max(start, gaps[at - 1].end) if at else start, stop
 
 
 def _start(gap: Gap) -> int:

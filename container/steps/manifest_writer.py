@@ -23,7 +23,7 @@ class ManifestWriter:
         """Write a manifest under a new name. `settled` must follow. Two requests.
 
         Raises:
-            Unavailable: the outcome is unknown. `bury_tried` will add a tombstone.
+            Unavailable: the outcome is unknown. `tombstone_tried` will add a tombstone.
             Corrupt: the object reads back different from what was written.
         """
         tier = self._tier
@@ -36,7 +36,7 @@ class ManifestWriter:
         for name in names:
             self._tried.pop(name, None)
 
-    async def bury_tried(self) -> None:
+    async def tombstone_tried(self) -> None:
         """Add tombstones for manifests that earlier runs may have written and did not publish.
 
         Raises:
@@ -48,7 +48,7 @@ class ManifestWriter:
             await self._tier.journal.settle(queue_id)  # a publication may still be in flight
         state = self._tier.state
         used = {ref.object_name for queue in state.queues.values() for ref in queue.manifests}
-        await self._tier.bury(
+        await self._tier.add_tombstones(
             [name for name in self._tried if name not in used and name not in state.tombstones]
         )
         self._tried.clear()

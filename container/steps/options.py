@@ -79,7 +79,7 @@ class UpkeepOptions:
         least=64 * KIB,
         most=64 * MIB,
     )
-    """Smaller segments are gathered in shared objects, once they have so many bytes together or
+    """Smaller segments are merged into shared objects, once they have so many bytes together or
     after `seal_wait_s_max`."""
     seal_wait_s_max: float = setting(
         "tieredStoreSealTimeout",

@@ -220,7 +220,7 @@ class OwnedTier:
         """Create a tombstone for the object `name`, which may be deleted after the grace time."""
         return Tombstone(name, self.due_ms(), reason)
 
-    async def bury(self, names: Sequence[str]) -> None:
+    async def add_tombstones(self, names: Sequence[str]) -> None:
         """Add tombstones for objects that were created and will never be published.
 
         Raises:

@@ -20,10 +20,10 @@ from container.queue.repack_plan import (
     RepackRules,
     Run,
     fitting,
-    is_gathered,
+    is_compacted,
     merged_extents,
     run_of,
-    runs_to_gather,
+    runs_to_compact,
 )
 from container.steps.deletion import plan_deletions
 from container.steps.options import UpkeepOptions
@@ -79,7 +79,7 @@ def plan_parts(
 ) -> PartsPlan:
     """Plan the jobs of a tier. Empty if they would reduce nothing. O(extents).
 
-    Segments in manifests stay unchanged: most were gathered before they were moved there.
+    Segments in manifests stay unchanged: most were compacted before they were moved there.
 
     Args:
         queues: all of the tier, which must not change during the call.
@@ -106,7 +106,7 @@ def _burden(
     run_bytes_max: int,
 ) -> Burden:
     closed = (one for queue in wanted for one in _live(queue) if one.sealed_ms is not None)
-    scattered = sum(not is_gathered(segment, run_bytes_max) for segment in closed)
+    scattered = sum(not is_compacted(segment, run_bytes_max) for segment in closed)
     counts = Counter[str]()
     for queue in ordered:
         counts.update(references_of(queue))
@@ -149,10 +149,10 @@ def _runs(
     def level_of(name: str) -> int:
         return parts[name].level if name in parts else 0
 
-    found = runs_to_gather(queue, level_of, rules)
-    gathered = {(run.type, run.base) for run in found}
+    found = runs_to_compact(queue, level_of, rules)
+    compacted = {(run.type, run.base) for run in found}
     for segment in _live(queue):
-        if (segment.type, segment.base) not in gathered:
+        if (segment.type, segment.base) not in compacted:
             found += _runs_within(queue, segment, going, level_of, rules)
     return found
 
@@ -216,7 +216,7 @@ def _jobs(runs: Sequence[Run], rules: CompactRules) -> tuple[tuple[Run, ...], ..
 def _after(
     before: Burden, jobs: Sequence[Sequence[Run]], parts: Mapping[str, Part], extent_bytes_max: int
 ) -> Burden:
-    """Burden after the jobs. They gather every scattered segment."""
+    """Burden after the jobs. They compact every scattered segment."""
     saved = 0
     moved = Counter[str]()
     for job in jobs:

@@ -241,7 +241,7 @@ class OrphanStep(Step):
         return orphans
 
     async def _publish(self, names: Sequence[str]) -> None:
-        await self.tier.bury(names)
+        await self.tier.add_tombstones(names)
         self._found += len(names)
 
     @property
@@ -346,7 +346,7 @@ class PartsStep(Step):
         """Add tombstones to parts of ours that may exist unpublished."""
         abandoned, planned = self._segments.abandoned, self.tier.journal.planned
         seen, known = len(abandoned), planned.parts.keys() | planned.tombstones.keys()
-        await self._bury([name for name in abandoned if name not in known])
+        await self._add_tombstones([name for name in abandoned if name not in known])
         del abandoned[:seen]  # others may have been added since
 
     async def _search(self) -> None:
@@ -356,10 +356,10 @@ class PartsStep(Step):
         planned = self.tier.journal.planned
         # Their references can only decrease. The state handles the last one.
         unknown = set(listed) - planned.parts.keys() - planned.tombstones.keys()
-        await self._bury(sorted(unknown))
+        await self._add_tombstones(sorted(unknown))
         self._searched = True
 
-    async def _bury(self, names: Sequence[str]) -> None:
+    async def _add_tombstones(self, names: Sequence[str]) -> None:
         for start in range(0, len(names), NAMES_AT_ONCE_MAX):
             await self._publish(names[start : start + NAMES_AT_ONCE_MAX])
 

@@ -64,7 +64,7 @@ class IndexWriter:
         A name is taken only if a tier was imported again after its journal was lost.
 
         Raises:
-            Unavailable: the outcome is unknown. `bury_tried` will add a tombstone.
+            Unavailable: the outcome is unknown. `tombstone_tried` will add a tombstone.
         """
         while True:
             base = IndexBase(self._tier.journal.epoch, next(self._building.numbers)).number
@@ -93,14 +93,16 @@ class IndexWriter:
         """Stop tracking a published file."""
         self._tried.pop(name, None)
 
-    async def bury_tried(self) -> None:
+    async def tombstone_tried(self) -> None:
         """Add tombstones for files that earlier runs may have written and did not publish.
 
         Raises:
             Fenced: a newer owner has the tier.
         """
         planned = self._tier.journal.planned
-        await self._tier.bury([name for name in self._tried if name not in planned.index_files])
+        await self._tier.add_tombstones(
+            [name for name in self._tried if name not in planned.index_files]
+        )
         for name in list(self._tried):
             if name in planned.tombstones or name in self._tier.state.index_files:
                 del self._tried[name]
@@ -139,7 +141,7 @@ class IndexStep(Step):
             Unavailable: the next run continues.
             Fenced: a newer owner has the tier.
         """
-        await self._writer.bury_tried()
+        await self._writer.tombstone_tried()
         await self._seal_if(self._is_due())
         unlisted: StoreError | None = None
         try:
@@ -160,7 +162,7 @@ class IndexStep(Step):
             collected.items >= options.finish_items_min
             or collected.record_bytes >= options.finish_bytes_min
         )
-        await self._writer.bury_tried()
+        await self._writer.tombstone_tried()
         await self._seal_if(is_worth_it)
         await self._search()
 
@@ -244,7 +246,7 @@ class IndexStep(Step):
             and name not in state.index_files
             and name not in state.tombstones
         ]
-        await self.tier.bury(orphans)
+        await self.tier.add_tombstones(orphans)
         self._searched = True
 
     # Catching up.

@@ -196,7 +196,7 @@ class IndexMergeStep(Step):
             Fenced: a newer owner has the tier.
         """
         self._left_some = False
-        await self._writer.bury_tried()
+        await self._writer.tombstone_tried()
         group = self._planned()
         if group is not None:
             async with self._building.memory:
@@ -226,7 +226,7 @@ class IndexMergeStep(Step):
             Fenced: a newer owner has the tier.
         """
         damaged: list[StoreError] = []
-        await self._writer.bury_tried()
+        await self._writer.tombstone_tried()
         while (group := self._planned(growth)) is not None:
             known = len(self._damaged)
             try:

@@ -20,9 +20,9 @@ class ManifestStep(Step):
     name = "manifests"
 
     def __init__(self, tier: OwnedTier, *, waits_for_repacking: bool = False) -> None:
-        """`waits_for_repacking`: sealed segments stay until their bytes are gathered."""
+        """`waits_for_repacking`: sealed segments stay until their bytes are compacted."""
         super().__init__(tier)
-        self._gathered_bytes = tier.options.repack_bytes_max if waits_for_repacking else None
+        self._compacted_bytes = tier.options.repack_bytes_max if waits_for_repacking else None
         self._reader = ManifestReader(tier.store, extents_max=0)  # each is merged once
         self._changed: dict[QueueId, None] = dict.fromkeys(tier.state.queues)
         """Queues to check, in order. An unordered set would not replay from a seed."""
@@ -47,7 +47,7 @@ class ManifestStep(Step):
         A queue with a damaged manifest is skipped until its next commit.
         """
         self._entries = 0
-        await self._writer.bury_tried()
+        await self._writer.tombstone_tried()
         first: Corrupt | None = None
         for number, queue_id in enumerate(list(self._changed)):
             if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:  # of all queues, after a start
@@ -71,7 +71,7 @@ class ManifestStep(Step):
                 queue,
                 sealed_segments_max=options.sealed_segments_max,
                 manifests_per_level_max=options.manifests_per_level_max,
-                gathered_bytes=self._gathered_bytes,
+                compacted_bytes=self._compacted_bytes,
             )
             if plan is None:
                 return
@@ -92,7 +92,7 @@ class ManifestStep(Step):
         try:
             await tier.journal.publish([move])
         except Refused:  # the queue was truncated since
-            await self.tier.bury([ref.object_name])
+            await self.tier.add_tombstones([ref.object_name])
         else:
             self._written += 1
         self._writer.settled([ref.object_name])

@@ -94,7 +94,7 @@ class RetentionStep(Step):
         self._left_some = False
         if not self.tier.options.expires:
             return
-        await self._writer.bury_tried()
+        await self._writer.tombstone_tried()
         await self._note_times()
         due: dict[str, list[QueueId]] = {topic: [] for topic in self._grown}
         self._grown.clear()
@@ -323,7 +323,7 @@ class RetentionStep(Step):
         names = [ref.object_name for refs in made.values() for ref in refs]
         record = self.tier.state.queues.get(queue)
         used = {ref.object_name for ref in record.manifests} if record is not None else set[str]()
-        await self.tier.bury([name for name in names if name not in used])
+        await self.tier.add_tombstones([name for name in names if name not in used])
         self._writer.settled(names)
 
     @property

@@ -15,7 +15,7 @@ from container.tier_view import TierView
 from provider.disk_cache.use import cache_use
 from provider.errors import AlreadyExists, Corrupt, StoreError
 
-BEHIND_S = 2.0
+SETTLE_S = 2.0
 """Seconds that a commit under way has for its publication before its files are reported."""
 
 
@@ -60,7 +60,7 @@ class ScrubStep(Step):
             await read_mark(store),
             operations_max=options.scrub_operations_max,
             clock=self.tier.clock,
-            behind_s=BEHIND_S,
+            settle_s=SETTLE_S,
         )
         try:
             found = [finding async for finding in scrubber.run()]

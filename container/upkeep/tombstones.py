@@ -51,7 +51,7 @@ class TombstoneStep(Step):
         for one in tier.state.tombstones.values():
             self._note(one)
         self._began_s, self._began_ms = tier.clock.monotonic_s(), tier.clock.now_ms()
-        self._buried_s: dict[str, float] = {}
+        self._unpublished_s: dict[str, float] = {}
         """Publication times of this owner's tombstones, monotonic seconds. They may be later than
         planned."""
         self.failure: StoreError | None = None
@@ -75,11 +75,11 @@ class TombstoneStep(Step):
                     heappush(self._waiting, (one.not_before_ms, name))
                     self._note(one)
                 if one is None:
-                    self._buried_s.pop(name, None)
+                    self._unpublished_s.pop(name, None)
                 elif one.reason == DELETED:
                     self._frees_names = True
                 else:  # a deleted queue has no readers
-                    self._buried_s[name] = -inf if drops else now_s
+                    self._unpublished_s[name] = -inf if drops else now_s
 
     def _note(self, tombstone: Tombstone) -> None:
         if tombstone.reason == DELETED:
@@ -117,7 +117,7 @@ class TombstoneStep(Step):
         clock, grace_s = self.tier.clock, self.tier.options.grace_s
         is_late = tombstone.not_before_ms > self._began_ms - int(1000 * grace_s)
         unknown_s = self._began_s if inherits and is_late else -inf
-        unpublished_s = self._buried_s.get(tombstone.object_name, unknown_s)
+        unpublished_s = self._unpublished_s.get(tombstone.object_name, unknown_s)
         return unpublished_s + grace_s > clock.monotonic_s()
 
     async def step(self) -> None:

@@ -89,7 +89,7 @@ def the_search_looks_at_what_is_published(patch: pytest.MonkeyPatch) -> None:
         state = self.tier.state
         listed = await self._segments.earlier_objects()
         used = {name for name, part in state.parts.items() if part.level == 0}
-        await self._bury(sorted(set(listed) - used - state.tombstones.keys()))
+        await self._add_tombstones(sorted(set(listed) - used - state.tombstones.keys()))
         self._searched = True
 
     patch.setattr(PartsStep, "_search", search)

@@ -127,7 +127,7 @@ def the_search_buries_parts_in_use(patch: pytest.MonkeyPatch) -> None:
     """Parts of earlier owners get tombstones whether anything names them or not."""
 
     async def search(self: PartsStep) -> None:
-        await self._bury(await self._segments.earlier_objects())
+        await self._add_tombstones(await self._segments.earlier_objects())
         self._searched = True
 
     patch.setattr(PartsStep, "_search", search)

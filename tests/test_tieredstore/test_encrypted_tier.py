@@ -123,7 +123,7 @@ def test_an_audit_tells_of_damaged_frames_and_goes_on(broker: FakeBroker, url: s
 def test_a_refused_upload_of_a_journal_entry_is_not_taken_for_the_entry(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readable_tier, "BEHIND_S", 0.0)  # no owner publishes what it finds
+    monkeypatch.setattr(readable_tier, "SETTLE_S", 0.0)  # no owner publishes what it finds
     tier = ("--tier", url, *NAMED)
     broker, rival = FakeBroker(tmp_path / "store"), FakeBroker(tmp_path / "rival")
     for one in (broker, rival):

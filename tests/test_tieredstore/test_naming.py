@@ -58,7 +58,7 @@ async def test_another_brokers_store_is_refused_also_for_a_tier_that_is_there(
     with pytest.raises(tieredstore.ConfigError) as refusal:
         await opened(store, tier, **given)
     said = str(refusal.value)
-    assert said.startswith(f"the store {store} is that of a of cluster C, as its config/topics")
+    assert said.startswith(f"the store {store} is that of a of cluster C by its config/topics")
     assert wrong in said
     assert "-D brokerName=a -D brokerClusterName=C" in said
     assert await opened(other.directory, tier, **given) == ["Other"]  # nothing of `store` is in it
@@ -111,7 +111,7 @@ async def test_a_store_without_names_is_refused_if_it_has_none_of_the_tiers_topi
     with pytest.raises(tieredstore.ConfigError) as refusal:
         await opened(other.directory, tier, brokerName="a")
     said = str(refusal.value)
-    assert said.startswith(f"the store {other.directory} does not say whose it is, and has none")
+    assert said.startswith(f"the store {other.directory} has no broker name and none")
     assert "it has A, B, C and 1 more, and" in said
     assert "has T, U: " in said
     assert await opened(first.directory, tier, brokerName="a") == ["T", "U"]  # nothing was tiered
@@ -143,7 +143,7 @@ async def test_no_tier_is_begun_under_the_hosts_name_and_one_that_is_there_goes_
     with pytest.raises(tieredstore.ConfigError) as refusal:
         await opened(broker.directory, tier)
     assert "no tier is begun under the host's name (vm)" in str(refusal.value)
-    assert "say -D brokerName=NAME" in str(refusal.value)
+    assert "use -D brokerName=NAME" in str(refusal.value)
     assert not tier.exists()
     assert await opened(broker.directory, tier, brokerName="vm") == ["T"]
     assert await opened(broker.directory, tier) == ["T"]

@@ -43,7 +43,7 @@ def test_an_outage_is_said_once_however_many_files_it_meets_and_so_is_its_end(
     sentence = "nothing reaches the tier at present: " + FULL
     assert said.messages == [
         sentence.format("A"),
-        "the tier can be written again, tiering goes on",
+        "the tier can be written again, tiering continues",
         sentence.format("D"),
     ]
 
@@ -63,7 +63,7 @@ def test_queues_that_fail_while_others_land_are_said_and_an_outage_of_that_is_no
     reporter.tell(looking(statistics()))
     assert said.messages == [
         f"messages of some queues do not reach the tier at present: {why}",
-        "the tier can be written again, tiering goes on",
+        "the tier can be written again, tiering continues",
     ]
 
 

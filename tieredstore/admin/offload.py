@@ -27,7 +27,7 @@ def offloading_config(config: Config) -> Config:
     """
     if not config.settings[OFFLOAD_PATH].value:
         raise ConfigError(
-            f"nothing says where to offload to: set {OFFLOAD_PATH}, such as "
+            f"the place of the second store is not set: set {OFFLOAD_PATH}, such as "
             f"-D {OFFLOAD_PATH}=s3://bucket/prefix, for this command and for all that read the tier"
         )
     found = existing_tier(config)

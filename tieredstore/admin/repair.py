@@ -65,8 +65,8 @@ async def plan_repair(
     queue is examined whether it is stopped or not. Changes nothing.
 
     Raises:
-        NotFound: the tier has no such queue or topic; of a single queue also where the broker's
-            log cannot tell.
+        NotFound: the tier has no such queue or topic; of a single queue also if the broker's log
+            does not have it.
         Unavailable, Corrupt, OutOfRange: of a single queue: one of the two cannot be read.
     """
     await hot.poll()
@@ -171,7 +171,7 @@ def _refusal(queue: QueueId, known: HotQueue | None) -> StoreError | None:
 
     A queue that the hot log does not have stops nothing, so it needs no repair.
     """
-    why = "so nothing tells where to cut"
+    why = "so the place of the cut is unknown"
     if known is None:
         return NotFound(f"the hot log has no such queue, {why}", str(queue))
     match known.state:

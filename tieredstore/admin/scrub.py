@@ -32,12 +32,14 @@ async def give_up(
     """
     async with open_owner(config, clock=clock, take_over=take_over) as tier, running([tier.run]):
         try:
-            return await _buried(tier, names, grace_ms=int(grace_s * 1000), clock=clock)
+            return await _tombstoned(tier, names, grace_ms=int(grace_s * 1000), clock=clock)
         finally:
             await tier.close()
 
 
-async def _buried(tier: Tier, names: Sequence[str], *, grace_ms: int, clock: Clock) -> list[str]:
+async def _tombstoned(
+    tier: Tier, names: Sequence[str], *, grace_ms: int, clock: Clock
+) -> list[str]:
     published, lost = await published_names(tier, tier.state.queues)
     if lost is not None:
         reason = f"what this manifest refers to is not known, so nothing is deleted: {lost.reason}"

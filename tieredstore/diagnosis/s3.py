@@ -135,7 +135,9 @@ class _Questions:
             ).get_caller_identity()
         )
         if isinstance(answer, str):
-            return Line("who we are", Grade.NOTE, f"{detail}; STS does not say whose ({answer})")
+            return Line(
+                "who we are", Grade.NOTE, f"{detail}; STS does not name its owner ({answer})"
+            )
         return Line("who we are", Grade.GOOD, f"{answer.get('Arn')}; {detail}")
 
     def bucket_and_clock(self) -> list[Line]:
@@ -213,7 +215,7 @@ def judge_clock(date: str, now: datetime) -> Line:
     try:
         skew_s = (parsedate_to_datetime(date) - now).total_seconds()
     except (TypeError, ValueError):
-        return Line("clock", Grade.NOTE, "the service does not tell its time")
+        return Line("clock", Grade.NOTE, "the service does not report its time")
     detail = f"the service's clock is {skew_s:+.0f} s from this host's"
     if abs(skew_s) <= SKEW_S_MAX:
         return Line("clock", Grade.GOOD, detail)

@@ -94,14 +94,14 @@ class LabelledMetrics(Collector):
 class TieringMetrics(Collector):
     """The metrics of tiering, read at each scrape. O(queues and segments)."""
 
-    def __init__(self, look: Callable[[], Moment], version: str) -> None:
-        """`look` takes the sample; the thread that serves a scrape calls it."""
-        self._look = look
+    def __init__(self, sample: Callable[[], Moment], version: str) -> None:
+        """`sample` takes the sample, on the thread that serves a scrape."""
+        self._sample = sample
         self._version = version
 
     def collect(self) -> Iterator[Metric]:
         """All families of one scrape."""
-        moment = self._look()
+        moment = self._sample()
         version = {"version": self._version, "python": platform.python_version()}
         yield InfoMetricFamily("tieredstore_build", "Version of tieredstore and Python.", version)
         yield from _behind(moment.dispatch.queues)
@@ -234,8 +234,8 @@ def _stored(moment: Moment) -> Iterator[Metric]:
     yield kept
     yield _gauge(
         "tieredstore_messages_lost",
-        "Messages in gaps of the tier, lost before they could be tiered, whoever tiered then; and "
-        "those of topics made again that this process has passed over.",
+        "Messages in gaps of the tier, lost before they could be tiered, under any owner; and "
+        "messages of recreated topics that this process passed over.",
         sum(map(lost_of, moment.queues.values()))
         + sum(queue.hidden for queue in moment.dispatch.queues),
     )

@@ -207,14 +207,14 @@ def unready_reason(moment: Moment) -> str:
 
 
 def metrics_of(
-    config: Config, look: Callable[[], Moment], counted: CollectorRegistry
+    config: Config, sample: Callable[[], Moment], counted: CollectorRegistry
 ) -> CollectorRegistry:
-    """All metrics of a follower. To be called on its event loop; `look` is called on it, too.
+    """All metrics of a follower. To be called on its event loop, as `sample` is.
 
     `counted` are the metrics that count by themselves.
     """
     loop = LoopCalls(asyncio.get_running_loop())
-    return labelled_metrics(config, TieringMetrics(lambda: loop.call(look), VERSION), counted)
+    return labelled_metrics(config, TieringMetrics(lambda: loop.call(sample), VERSION), counted)
 
 
 def labelled_metrics(config: Config, *parts: Collector | CollectorRegistry) -> CollectorRegistry:
@@ -234,14 +234,14 @@ def medium_of(config: Config) -> str:
 
 @asynccontextmanager
 async def served_metrics(
-    config: Config, look: Callable[[], Moment], metrics: CollectorRegistry
+    config: Config, sample: Callable[[], Moment], metrics: CollectorRegistry
 ) -> AsyncGenerator[None]:
     """Serve a follower's pages while the block runs, if `tieredStoreMetricsPort` is set.
 
     Raises:
         ConfigError: the address cannot be listened at.
     """
-    async with served_pages(config, lambda: unready_reason(look()), metrics):
+    async with served_pages(config, lambda: unready_reason(sample()), metrics):
         yield
 
 

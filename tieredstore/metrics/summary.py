@@ -68,12 +68,12 @@ class Loss:
 
     def __str__(self) -> str:
         """Describe place, reason and prevention in a sentence."""
-        said = (
+        text = (
             f"{self.queue} lost {counted(self.messages, 'message')}, offsets {self.gap.start} to "
             f"{self.gap.end - 1}: {self.gap.reason}"
         )
         prevented_by = _PREVENTED_BY.get(self.gap.reason)
-        return said if prevented_by is None else f"{said}; {prevented_by}"
+        return text if prevented_by is None else f"{text}; {prevented_by}"
 
 
 def new_losses(before: Mapping[QueueId, Queue], after: QueueTable) -> list[Loss]:

@@ -86,7 +86,7 @@ async def opened_tier(
     return OpenedTier(config, reader, fetcher)
 
 
-BEHIND_S = 2.0
+SETTLE_S = 2.0
 """Seconds that `check` waits before it reports bytes beyond the published ends as unpublished."""
 
 
@@ -118,7 +118,7 @@ async def findings_of(
         contents=contents,
         progress=progress,
         clock=None if is_java else clock,
-        behind_s=BEHIND_S,
+        settle_s=SETTLE_S,
     ):
         yield finding
 

@@ -54,7 +54,7 @@ def refuse_other_store(config: Config, store_dir: Path) -> None:
         setting = config.settings[key]
         if found and setting.value not in found:
             raise ConfigError(
-                f"the store {store_dir} is {_whose(names)}, as its {source} says, but {key} is "
+                f"the store {store_dir} is {_whose(names)} by its {source}, but {key} is "
                 f"{setting.value} ({_origin(config, setting)}): name the store of that broker, or "
                 f"the broker of this store with --conf or {_say(names)}; "
                 f"{SWITCH}=false switches this check off"
@@ -96,9 +96,9 @@ def _refuse_stranger(config: Config, store_dir: Path) -> None:
     stored = {name for name in _directories_in(config, store_dir / QUEUES) if not excludes(name)}
     if tiered and stored and tiered.isdisjoint(stored):
         raise ConfigError(
-            f"the store {store_dir} does not say whose it is, and has none of the tier's topics: "
+            f"the store {store_dir} has no broker name and none of the tier's topics: "
             f"it has {_some(stored)}, and {tier} has {_some(tiered)}: name the store of that "
-            f"broker, or say {SWITCH}=false if this one is its"
+            f"broker, or set {SWITCH}=false if this one is its"
         )
 
 
@@ -114,7 +114,7 @@ def refuse_unnamed(config: Config, store_dir: Path) -> None:
     names, _ = _names_of(store_dir)
     raise ConfigError(
         f"brokerName is not set, and no tier is begun under the host's name ({config.broker}): "
-        f"give the broker's configuration with --conf, or say {_say(names)}"
+        f"give the broker's configuration with --conf, or use {_say(names)}"
         f"{', as the store does' if names.brokers else ''} (in a program, broker=...)"
     )
 
@@ -123,14 +123,14 @@ def _directories_in(config: Config, directory: Path) -> set[str]:
     try:
         return set(names_below(config, directory))
     except ConfigError:
-        return set()  # what cannot be looked at is opened next, and then named
+        return set()  # an unreadable directory is opened next, and then named
 
 
 def _some(topics: Collection[str]) -> str:
     """`A, B, C and 5 more`."""
     more = len(topics) - TOPICS_SAID_MAX
-    said = ", ".join(sorted(topics)[:TOPICS_SAID_MAX])
-    return f"{said} and {more} more" if more > 0 else said
+    listed = ", ".join(sorted(topics)[:TOPICS_SAID_MAX])
+    return f"{listed} and {more} more" if more > 0 else listed
 
 
 def has_tier(config: Config, where: Location) -> bool:
@@ -157,11 +157,11 @@ def _origin(config: Config, setting: Setting) -> str:
 
 def _whose(names: StoreNames) -> str:
     """`golden-a of cluster GoldenCluster`."""
-    said = [
+    named = [
         *([_listed(names.brokers)] if names.brokers else []),
         *([f"cluster {_listed(names.clusters)}"] if names.clusters else []),
     ]
-    return f"that of {' of '.join(said)}"
+    return f"that of {' of '.join(named)}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -222,7 +222,7 @@ class TierMemory:
             raise ConfigError(
                 f"{self._subject} is tiered as {known.broker} of cluster {known.cluster} (in "
                 f"{known.where}), not as {config.broker} of cluster {config.cluster}: name that "
-                f"broker, or say {WORD} to begin another tier for it"
+                f"broker, or use {WORD} to begin another tier for it"
             )
         if not has_tier(config, where) and not _is_unreadable(where):
             raise ConfigError(
@@ -247,8 +247,8 @@ class TierMemory:
             return
         raise ConfigError(
             f"the tier in {directory_of(self._config)} is another one than {self._subject} has, "
-            f"which was last seen in {known.where}: mount the right volume, or say {WORD} if this "
-            f"one is to take its place"
+            f"which was last seen in {known.where}: mount the right volume, or use {WORD} if this "
+            f"one is to replace it"
         )
 
     def tell_of_copy(self, state: TierState) -> None:

@@ -188,15 +188,15 @@ async def know_second_store(
     the first offload.
 
     Args:
-        config: says where the second store is.
-        stores: both; the second one is guarded from now on.
-        attempts: those of the tier's state as it is by now.
-        owns: an owner also refuses a place in which a tier lies, whose owner would find what is
-            not its own there; what an owner offloads it looks at by itself.
+        config: has the place of the second store.
+        stores: both; the second one is verified before its first call from now on.
+        attempts: those of the tier's present state.
+        owns: an owner also refuses a place with a tier, whose owner would find foreign objects
+            there; an owner verifies offloaded segments by itself.
 
     Raises:
         Denied: it is another one, or refuses us, or a tier lies in it.
-        Corrupt, NewerVersion: it cannot be told.
+        Corrupt, NewerVersion: the answer is unknown.
     """
     stores.recorded_place = place_of(attempts())
     if stores.second is None:

@@ -33,11 +33,11 @@ class FollowedMemory:
     async def recall(self) -> bool:
         """Start the hot log at the replay position of the previous owner, before its first poll.
 
-        One listing, and three requests where something is remembered. What owners before that one
-        said does not count: the one after them may have cut the tier, or followed otherwise.
+        One listing, and three requests if there is a position. Positions of earlier owners do not
+        count: the previous owner may have truncated the tier, or followed without one.
 
         Returns:
-            Whether something is remembered; whether it holds shows at the first poll.
+            Whether there is a position. The first poll verifies it.
         """
         if not self._hot.is_of_log_alone:
             return False

@@ -37,9 +37,7 @@ LOSSES_MAX = 20
 """Gaps of a sample up to which each is logged on its own."""
 
 RETENTION = "tieredStoreFileReservedTime"
-NO_RETENTION = (
-    "no message is ever deleted from the tier unless tieredStoreDeleteFileEnable=true says so"
-)
+NO_RETENTION = "messages are deleted from the tier only with tieredStoreDeleteFileEnable=true"
 
 _VARYING = re.compile(r"\d+")
 _PLACE = re.compile(r" \([^()]*\)\Z")
@@ -150,7 +148,7 @@ class Reporter:
         for trouble in sorted(now.values(), key=lambda one: one.sentence):
             before = self._troubles.get(trouble.key)
             if before is not None and not trouble.is_news(before, is_last=is_last):
-                now[trouble.key] = before  # what was said
+                now[trouble.key] = before  # the logged one
             elif trouble.sentence not in known:
                 LOGGER.log(trouble.level, trouble.sentence)
         for key, trouble in self._troubles.items():
@@ -164,7 +162,7 @@ class Reporter:
     def _tell_stranger(self, look: Look) -> None:
         """Log a store that has no queue in common with the tier, once its queues are known.
 
-        Queues that both have are compared by the dispatcher; this is all that is left to see of
+        Queues that both have are compared by the dispatcher. This is the only other sign of
         another store under the same name.
         """
         if self._has_compared or not look.dispatch.queues:
@@ -231,14 +229,14 @@ def troubles_of(look: Look, *, is_last: bool = False) -> Iterator[Trouble]:
     """
     dispatch = look.dispatch
     if said := _failing(dispatch):
-        over = "the tier can be written again, tiering goes on"
+        over = "the tier can be written again, tiering continues"
         yield Trouble("outage", said, logging.ERROR, over)
     if dispatch.hot_error:
         yield Trouble(
             "hot log",
             f"the store cannot be read at present: {dispatch.hot_error}",
             logging.ERROR,
-            "the store can be read again, tiering goes on",
+            "the store can be read again, tiering continues",
         )
     yield from _halted(dispatch.halted)
     yield from _waiting(one for one in dispatch.waiting if is_last or one.waits_long)
@@ -248,7 +246,7 @@ def troubles_of(look: Look, *, is_last: bool = False) -> Iterator[Trouble]:
         yield Trouble(
             f"upkeep {name}",
             f"upkeep fails: {name}: {error.reason}",
-            over=f"upkeep goes on again: {name}",
+            over=f"upkeep continues: {name}",
         )
 
 

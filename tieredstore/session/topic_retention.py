@@ -112,15 +112,15 @@ def _own_document(root: Path) -> dict[str, Any]:
 
 
 async def keep_topic_times(
-    look: Callable[[], Awaitable[Mapping[str, int]]], tier: Tier, clock: Clock
+    read: Callable[[], Awaitable[Mapping[str, int]]], tier: Tier, clock: Clock
 ) -> None:
-    """Publish the hours by topic that `look` returns, now and after each change, until cancelled.
+    """Publish the hours by topic that `read` returns, now and after each change, until cancelled.
 
     Raises:
         Fenced: a newer owner has the tier.
     """
     while True:
-        hours = await look()
-        with suppress(Unavailable):  # the next look tries again
+        hours = await read()
+        with suppress(Unavailable):  # the next round retries
             await tier.set_retention(hours)
         await clock.sleep(LOOK_S)

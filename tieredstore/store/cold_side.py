@@ -368,7 +368,7 @@ class ColdSide:
             if statistics.outage and not is_out:
                 LOGGER.error("nothing reaches the tier at present: %s", statistics.last_error)
             elif is_out and not statistics.outage:
-                LOGGER.info("the tier can be written again, tiering goes on")
+                LOGGER.info("the tier can be written again, tiering continues")
             is_out = statistics.outage
 
     async def _is_tier_gone(self) -> bool:

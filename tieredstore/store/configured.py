@@ -118,7 +118,7 @@ def open_store(
     """A message store with a cold tier: `async with tieredstore.open_store("store", "tier", ...)`.
 
     Entering the block reads nothing but what it opens: the hot log in `directory`, then the tier,
-    and raises what `TieredMessageStore.__aenter__` says. Without a tier, use `LocalMessageStore`.
+    with the errors of `TieredMessageStore.__aenter__`. Without a tier, use `LocalMessageStore`.
     Plug-ins that `messageStorePlugIn` names are imported by this call, and are a part of the store.
 
     Args:

@@ -272,8 +272,8 @@ def _refused(context: PluginContext, name: str, reason: str) -> ConfigError:
 
 
 def _failed(context: PluginContext, name: str, what: str, error: Exception) -> ConfigError:
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return _refused(context, name, f"{what}: {' '.join(said.split())}")
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return _refused(context, name, f"{what}: {' '.join(text.split())}")
 
 
 def _article(found: object) -> str:

@@ -87,7 +87,7 @@ class TieredReads:
 
     def away(self) -> Unavailable:
         """Return the error of an awaited tier, for messages that only it may have."""
-        assert self.awaited is not None, "the caller looked"
+        assert self.awaited is not None, "the caller checked"
         return Unavailable(
             f"the tier is away since the store was opened: {self.awaited.reason}", self.awaited.path
         )

@@ -61,7 +61,7 @@ async def run(
 ) -> tuple[list[Finding], Scrubber]:
     reader = await TierReader.open(memory)
     clock = clock or SystemClock()
-    scrubber = Scrubber(reader, mark, operations_max=operations_max, clock=clock, behind_s=0)
+    scrubber = Scrubber(reader, mark, operations_max=operations_max, clock=clock, settle_s=0)
     return [finding async for finding in scrubber.run()], scrubber
 
 

@@ -9,10 +9,10 @@ from container.metadata.records import Extent, Gap, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.queue.repack_plan import (
     RepackRules,
+    is_compacted,
     is_crowded,
-    is_gathered,
     merged_extents,
-    runs_to_gather,
+    runs_to_compact,
     runs_to_merge,
 )
 from provider.ranges import QueueOffset
@@ -112,7 +112,7 @@ def test_what_is_large_already_stays() -> None:
 def test_files_are_left_alone() -> None:
     extents = tuple(Extent(100 * n, 100, 1, QueueOffset(n), 1, 1, "", 100 * n) for n in range(99))
     assert runs_to_merge(queue_of(extents), lambda _: 0, RULES) == []
-    assert runs_to_gather(queue_of(extents, 5), lambda _: 0, RULES) == []
+    assert runs_to_compact(queue_of(extents, 5), lambda _: 0, RULES) == []
 
 
 def test_a_closed_segment_is_gathered_into_objects_of_a_bounded_size_once() -> None:
@@ -120,7 +120,7 @@ def test_a_closed_segment_is_gathered_into_objects_of_a_bounded_size_once() -> N
         Extent(MIB * n, MIB, 1, QueueOffset(n), 1, 1, f"part {n}", 7) for n in range(100)
     )
     closed = queue_of(extents, 5)
-    runs = runs_to_gather(closed, lambda _: 0, RULES)
+    runs = runs_to_compact(closed, lambda _: 0, RULES)
     assert [run.bytes for run in runs] == [32 * MIB, 32 * MIB, 32 * MIB, 4 * MIB]
     assert [one for run in runs for one in run.extents] == list(extents)
     assert {run.sealed_ms for run in runs} == {5}
@@ -130,9 +130,9 @@ def test_a_closed_segment_is_gathered_into_objects_of_a_bounded_size_once() -> N
         for number, run in enumerate(runs)
         for extent in run.extents
     )
-    assert is_gathered(queue_of(after, 5).commit_log[0], RULES.run_bytes_max)
-    assert runs_to_gather(queue_of(after, 5), lambda _: 0, RULES) == []
-    assert runs_to_gather(queue_of(extents), lambda _: 0, RULES) == []
+    assert is_compacted(queue_of(after, 5).commit_log[0], RULES.run_bytes_max)
+    assert runs_to_compact(queue_of(after, 5), lambda _: 0, RULES) == []
+    assert runs_to_compact(queue_of(extents), lambda _: 0, RULES) == []
 
 
 def test_bytes_that_a_gap_has_lost_stay_an_extent_of_their_own() -> None:
@@ -147,7 +147,7 @@ def test_bytes_that_a_gap_has_lost_stay_an_extent_of_their_own() -> None:
         Gap(QueueOffset(3), QueueOffset(4), "lost", 0),
         Gap(QueueOffset(20), QueueOffset(22), "lost", 0),
     )
-    for sealed_ms, plan in ((None, runs_to_merge), (5, runs_to_gather)):
+    for sealed_ms, plan in ((None, runs_to_merge), (5, runs_to_compact)):
         queue = replace(queue_of(extents, sealed_ms), gaps=gaps)
         groups = [
             {extents.index(one) for one in group}

@@ -12,7 +12,7 @@ from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.records import Segment
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.options import TierOptions
-from container.queue.repack_plan import is_gathered
+from container.queue.repack_plan import is_compacted
 from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
@@ -100,7 +100,7 @@ async def test_few_objects_are_left_and_everything_reads_back(seed: int) -> None
         assert len(tier.state.parts) <= 2 + 2 * held // UPKEEP.repack_bytes_max
         closed = [one for one in live(tier) if one.sealed_ms is not None]
         assert closed
-        assert all(is_gathered(one, UPKEEP.repack_bytes_max) for one in closed)
+        assert all(is_compacted(one, UPKEEP.repack_bytes_max) for one in closed)
         again = plan_compaction(tier.state, limits(w), now_ms=w.clock.now_ms())
         assert again.is_empty, "a compaction goes on to its end"
         names = await w.names("@parts/")

@@ -117,7 +117,7 @@ async def test_what_is_no_mark_of_ours_is_told() -> None:
     name = mark_name(home_of(attempts))
     for raw in (b"", b"{}", b"[1]", b"\xff"):
         it.second._shared.objects[name] = bytearray(raw)
-        assert "is not what says whose" in await refused(it, PLACE)
+        assert "is no mark of a second store" in await refused(it, PLACE)
     it.second._shared.objects[name] = bytearray(b'{"format":1,"home":"0011223344556677"}')
     assert "another tier has its home here" in await refused(it, PLACE)
     it.second._shared.objects[name] = bytearray(b'{"format":2,"home":"0011223344556677"}')

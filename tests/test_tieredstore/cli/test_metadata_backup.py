@@ -184,7 +184,7 @@ def test_m2_units_behind_the_end_of_the_log_are_not_passed_over(tier: Tier) -> N
     newest = tier.newest("A/0", "COMMIT_LOG")
     os.truncate(newest, newest.stat().st_size - 1)  # longer than the export says
     said = tier.run("metadata", "import", tier.backup, status=1).err
-    assert "A/0 cannot be imported: units that point at records behind the end of the log" in said
+    assert "A/0 cannot be imported: units that point at records past the end of the log" in said
 
 
 def test_m2_files_that_are_newer_than_the_backup_are_not_passed_over(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_units_in_the_first_store_come_back_beside_offloaded_ones(tmp_path: Path
 
 def test_wrong_use_is_one_sentence_each(tier: Path, tmp_path: Path) -> None:
     one = ("--tier", tier)
-    assert "nothing says where to offload to" in refused(2, *one, "offload", "Orders")
+    assert "the place of the second store is not set" in refused(2, *one, "offload", "Orders")
     inside = (*one, "-D", f"tieredStoreOffloadPath={tier}/x")
     assert "lie inside one another" in refused(2, *inside, "offload", "Orders")
     for place in (str(tier), f"file://{tier}", str(tier.parent)):

@@ -174,7 +174,7 @@ async def _import(
                 extent_bytes_max=config.tier.extent_bytes_max,
                 progress=progress,
             )
-        ends = {**reader.queue_damage, **contents.behind}
+        ends = {**reader.queue_damage, **contents.unlisted}
         whole = {queue.id for queue in contents.queues}
         for queue in shortened & whole:
             ends.pop(queue, None)

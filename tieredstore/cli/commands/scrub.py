@@ -35,7 +35,7 @@ from tieredstore.session.reader import existing_tier
 OPERATIONS = 1_000
 GRACE_HOURS = 72
 HOUR_MS = 3_600_000
-BEHIND_S = 2.0
+SETTLE_S = 2.0
 """Seconds that a commit under way has to publish its files before they are reported."""
 
 
@@ -119,7 +119,7 @@ async def _scrub(
     if from_start:
         before = ScrubMark(before.number, before.round, unclaimed=before.unclaimed)
     scrubber = Scrubber(
-        tier.reader, before, operations_max=operations_max, clock=SystemClock(), behind_s=BEHIND_S
+        tier.reader, before, operations_max=operations_max, clock=SystemClock(), settle_s=SETTLE_S
     )
     count = 0
     try:

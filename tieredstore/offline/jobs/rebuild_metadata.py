@@ -316,7 +316,7 @@ def _file(queue: QueueId, run: Sequence[LogPiece], first_offset: int) -> Segment
 async def publish_remade(
     config: Config, operations: Sequence[Operation], left_out: AbstractSet[str] = frozenset()
 ) -> None:
-    """Begin the journal with everything that keeps bytes alive, then bury the rest of what is ours.
+    """Begin the journal with all that keeps bytes alive, then add tombstones for other own objects.
 
     The first entry also holds the tombstones of `left_out`, which are never due: an owner that
     finds a part without a record deletes it. The rest is garbage of before, and of passes that were
