@@ -1,6 +1,7 @@
 """Consumer groups: members, subscriptions, and the locks of orderly consumers. No I/O."""
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,6 +21,20 @@ GROUPS_OF_PEER_MAX = 1_000
 BROADCASTING = "BROADCASTING"
 TAGS = frozenset({None, "", "TAG"})
 """Types of a subscription that compare tags."""
+
+
+NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
+"""Name of a group, as a broker allows it."""
+
+
+def refuse_name(group: str) -> None:
+    """Refuse a name that no group of a broker can have.
+
+    Raises:
+        Refused: it has other characters, or is too long.
+    """
+    if not NAME.fullmatch(group):
+        raise Refused(ResponseCode.INVALID_PARAMETER, "the name of the group is not allowed")
 
 
 class QueueKey(NamedTuple):
@@ -116,6 +131,7 @@ class Groups:
     def _join(self, group: str, member: Member) -> None:
         table = self._members.get(group)
         if table is None:
+            refuse_name(group)
             if len(self._members) >= GROUPS_MAX:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"there are {GROUPS_MAX} groups already")
             table = self._members[group] = {}

@@ -13,7 +13,7 @@ from provider.posix.files import posix_errors
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.log.files import replace_file
 from tieredstore.serve.frame import ResponseCode
-from tieredstore.serve.groups import GROUPS_MAX, QueueKey
+from tieredstore.serve.groups import GROUPS_MAX, QueueKey, refuse_name
 from tieredstore.serve.request import Refused
 
 LOGGER = logging.getLogger("tieredstore.serve")
@@ -93,6 +93,7 @@ class ConsumerOffsets:
         name = f"{key.topic}{SEPARATOR}{key.group}"
         row = self._table.get(name)
         if row is None:
+            refuse_name(key.group)
             if len(self._table) >= KEYS_MAX:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"{KEYS_MAX} offsets of groups are kept")
             row = self._table[name] = {}
@@ -154,11 +155,11 @@ class ConsumerOffsets:
             await asyncio.to_thread(self.save, content)
         except StoreError as error:
             if self.failure is None:
-                LOGGER.error("offsets of groups are not saved: %s", error)  # noqa: TRY400 - says all
+                LOGGER.error("offsets are not saved: %s", error)  # noqa: TRY400 - says all
             self.failure = error
         else:
             if self.failure is not None:
-                LOGGER.info("offsets of groups are saved again")
+                LOGGER.info("offsets are saved again")
             self.failure = None
             self._saved = changes
 

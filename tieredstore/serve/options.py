@@ -16,6 +16,7 @@ from tieredstore.session.places import directory_of
 NAME_SERVER_PORT = 9876
 """Port of RocketMQ's name server."""
 DIGITS = 16
+EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - these are refused
 HOST, INSECURE, STATE = (
     "tieredStoreServeHost",
     "tieredStoreServeInsecure",
@@ -61,11 +62,17 @@ class ServeOptions:
                 f"{HOST} ({host}) is no loopback address, and every client that reaches it could "
                 f"read all messages: say {INSECURE}=true if only trusted clients do"
             )
+        address = str(values["tieredStoreServeAddress"])
+        if not address and host in EVERYWHERE:
+            raise ConfigError(
+                f"{HOST} ({host}) is no address that clients can connect to: set "
+                f"tieredStoreServeAddress to the one that they are told, such as 10.0.0.7:9876"
+            )
         seed = config.store_dir / "config" / NAME if config.gives("storePathRootDir") else None
         return cls(
             host=host,
             port=int(values["tieredStoreServePort"]) or NAME_SERVER_PORT,
-            address=str(values["tieredStoreServeAddress"]),
+            address=address,
             offsets_path=_state_path(config) / NAME,
             seed_path=seed,
             new_groups=NewGroups(str(values["tieredStoreServeNewGroups"])),

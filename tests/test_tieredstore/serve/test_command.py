@@ -30,6 +30,12 @@ def test_a_server_for_everybody_is_refused_unless_that_is_said(tier: Path, tmp_p
     assert done.out == ""
 
 
+def test_an_address_that_no_client_can_connect_to_is_refused(tier: Path) -> None:
+    words = ("tieredStoreServeHost=0.0.0.0", "tieredStoreServeInsecure=true")
+    done = run("serve", tier, *(part for one in words for part in ("-D", one)), status=2)
+    assert "set tieredStoreServeAddress" in done.err
+
+
 def test_a_place_without_a_tier_is_named(tmp_path: Path) -> None:
     done = run("serve", tmp_path / "none", status=1)
     assert "there is no tier" in done.err

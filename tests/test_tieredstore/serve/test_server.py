@@ -267,6 +267,23 @@ async def test_a_group_goes_on_where_its_broker_was(golden: Path, tmp_path: Path
             pass
 
 
+@pytest.mark.parametrize("name", ["a{1:2}", 'a"b', "a@b", "a b", "g" * 256, ""])
+async def test_a_group_has_a_name_as_a_broker_allows_it(
+    golden: Path, tmp_path: Path, name: str
+) -> None:
+    place: dict[str, Any] = {"consumerGroup": name, "topic": "G_Keys", "queueId": 0}
+    async with asked(golden, tmp_path) as client:
+        answer = await client.ask(15, **place, commitOffset=1)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        data = {"groupName": name, "subscriptionDataSet": []}
+        answer = await client.ask(34, {"clientID": "a", "consumerDataSet": [data]})
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        place["consumerGroup"] = "%|a-Z_9"
+        await client.ask(15, **place, commitOffset=1)
+    async with served(golden, tmp_path) as one:
+        assert one.offsets.groups() == {"%|a-Z_9"}
+
+
 async def test_a_new_group_begins_as_its_client_wants_where_that_is_configured(
     golden: Path, tmp_path: Path
 ) -> None:
