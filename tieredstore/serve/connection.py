@@ -49,6 +49,10 @@ class Service(Protocol):
         """Return the answer for a failure of a processor."""
         ...
 
+    def warn(self, kind: str, sentence: str) -> None:
+        """Log a sentence; of one kind, once a minute."""
+        ...
+
     def answered(self, request: Request, answer: Answer) -> None:
         """Count an answer."""
         ...
@@ -142,13 +146,14 @@ class Connection(asyncio.Protocol):
                 if not request.is_response:
                     self._serve(Request(request))
         except BadFrame as error:
-            LOGGER.warning("%s is disconnected: %s", self.address, error)
+            self._service.warn("frame", f"{self.address} is disconnected: {error}")
             self.close()
             return
         if at and not self.is_closed:
             del self._buffer[:at]
         if self._service.is_full(self, len(self._buffer)):
-            LOGGER.warning("%s is disconnected: too many bytes of requests wait", self.address)
+            sentence = "is disconnected: too many bytes of requests wait"
+            self._service.warn("bytes", f"{self.address} {sentence}")
             self.close()
 
     def _serve(self, request: Request) -> None:
@@ -239,7 +244,7 @@ class Connection(asyncio.Protocol):
         if sent > self._sent or sent == self._written:
             self._sent, self._moved_s = sent, now_s
         elif now_s - self._moved_s > UNREAD_S_MAX:
-            LOGGER.warning("%s is disconnected: it reads no answers", self.address)
+            self._service.warn("answers", f"{self.address} is disconnected: it reads no answers")
             self.abort()
         is_waiting = self._tasks or self._service.held_of(self) or self._pauses
         if not is_waiting and now_s - self._heard_s > SILENT_S_MAX:

@@ -35,6 +35,7 @@ UNREAD_BYTES_MAX = 256 << 20
 """Bytes of requests that are not complete, over all."""
 SAVE_S = 5.0
 UPKEEP_S = 1.0
+WARN_S = 60.0
 WOKEN_TOGETHER = 64
 """Pulls that are resumed before other tasks run."""
 CODES_MAX = 64
@@ -80,6 +81,7 @@ class Server:
         self._unread = 0
         self._unsent = 0
         self._unknown: set[int] = set()
+        self._warned: dict[str, tuple[float, int]] = {}
         self._seen: tuple[int, int] | None = None
         naming = Naming(identity, history, groups, offsets)
         grouping = Grouping(
@@ -170,10 +172,22 @@ class Server:
         if isinstance(error, Refused):
             return Answer(error.code, str(error))
         if isinstance(error, StoreError):
-            LOGGER.warning("a request of code %d failed: %s", request.command.code, error)
+            name = self._code_name(request.command.code)
+            self.warn("request", f"a request failed ({name}): {error}")
             return Answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         LOGGER.error("a request of code %d failed", request.command.code, exc_info=error)
         return Answer(ResponseCode.SYSTEM_ERROR, f"a bug of tieredstore's: {type(error).__name__}")
+
+    def warn(self, kind: str, sentence: str) -> None:
+        """Log a sentence; of one kind, once a minute, with the number of those in between."""
+        now_s = self.clock.monotonic_s()
+        last_s, left_out = self._warned.get(kind, (-WARN_S, 0))
+        if now_s - last_s < WARN_S:
+            self._warned[kind] = last_s, left_out + 1
+            return
+        self._warned[kind] = now_s, 0
+        more = f" ({left_out} more of this kind since the last one)" if left_out else ""
+        LOGGER.warning("%s%s", sentence, more)
 
     def answered(self, request: Request, answer: Answer) -> None:
         """Count an answer."""

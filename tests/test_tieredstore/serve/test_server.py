@@ -554,6 +554,31 @@ async def test_an_outage_of_the_tier_is_said_and_ends(
     assert len([text for text in caplog.messages if "cannot be read" in text]) == 1
 
 
+async def test_a_failing_storage_is_an_error_to_clients_and_one_line_a_minute(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        served(golden, tmp_path) as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+
+        async def fail(*_: object, **__: object) -> None:
+            raise Unavailable("the storage is away", "place")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one.history.fetcher, "get_message", fail)
+            for _ in range(3):
+                answer = await client.pull("G_Keys", 0, 0)
+                assert answer.code == ResponseCode.SYSTEM_ERROR
+                assert answer.remark == "Unavailable: the storage is away (place)"
+        assert (await client.pull("G_Keys", 0, 0)).code == ResponseCode.SUCCESS
+        said = [text for text in caplog.messages if "failed" in text]
+        assert said == ["a request failed (PULL_MESSAGE): the storage is away (place)"]
+        monkeypatch.setattr(server, "WARN_S", 0.0)
+        one.warn("request", "again")
+        assert caplog.messages[-1] == "again (2 more of this kind since the last one)"
+
+
 async def test_the_metrics_count_clients_and_requests(golden: Path, tmp_path: Path) -> None:
     async with (
         served(golden, tmp_path) as one,
