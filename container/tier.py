@@ -49,7 +49,7 @@ class Tier(TierView):
     """Tier of one broker, owned by this process until another owner takes over.
 
     The order is always: data durable, then published in the journal. Unpublished data do not exist:
-    a plan that failed half-way is made again on the published state.
+    a plan that failed half-way is repeated on the published state.
     """
 
     def __init__(

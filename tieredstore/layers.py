@@ -52,6 +52,6 @@ def _intruder(layer: str, home: str) -> str:
 def _is_command() -> bool:
     """Whether this process is the command line, and no program that imports the package."""
     first = (getattr(sys, "argv", None) or [""])[0]  # an embedded Python may have none
-    if first == "-m":  # while Python looks for the module that it is to run
+    if first == "-m":  # while Python searches the module to run
         return "tieredstore" in sys.orig_argv
     return os.path.basename(first) == "tieredstore"  # noqa: PTH119 - as above

@@ -78,7 +78,7 @@ class Message:
 
     @property
     def keys(self) -> list[str]:
-        """The keys that the producer gave, for looking the message up."""
+        """The keys that the producer gave."""
         return self.stored.keys
 
     @property

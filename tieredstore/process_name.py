@@ -126,7 +126,7 @@ def process_name(clock: Clock) -> str:
 def owner_name(clock: Clock, *, beat_s: float, rng: Random | None = None) -> str:
     """The name of this process as an owner that shows a sign of life each `beat_s` s. Blocks.
 
-    `rng`: makes a part that tells apart what one process owns.
+    `rng`: makes a part that distinguishes the tiers of one process.
     """
     more = {
         "boot": _boot_id(),

@@ -19,7 +19,7 @@ ResultT = TypeVar("ResultT")
 
 def _end(stack: ExitStack) -> None:
     """End the thread of an object that was dropped open, or is open at exit."""
-    with suppress(Exception):  # no one is left to be told; `__del__` warns
+    with suppress(Exception):  # there is no caller left; `__del__` warns
         stack.close()
 
 

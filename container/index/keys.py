@@ -35,7 +35,7 @@ _ASCII_END = 0x80
 _FACTOR = 31
 _NAME_END, _PAIR_END = NAME_END.encode(), PAIR_END.encode()
 
-assert all(ord(one) < _LOW_END for one in (NAME_END, PAIR_END)), "separators are told by `<`"
+assert all(ord(one) < _LOW_END for one in (NAME_END, PAIR_END)), "separators are found by `<`"
 
 
 class AlikeKeys(NamedTuple):

@@ -9,7 +9,7 @@ from provider.setting import MIB, Kind, setting
 class RandomSource(Protocol):
     """Part of `random.Random` that produces nonces and jitter.
 
-    Owners of one tier must not share a seed: with equal nonces two entries would look alike.
+    Owners of one tier must not share a seed: with equal nonces two entries would be equal.
     """
 
     def randbytes(self, n: int, /) -> bytes:

@@ -178,8 +178,8 @@ class JournalReader:
         The state changes entry by entry, never within one.
 
         Also returns False if the journal lacks the state's own entry, or diverges from it
-        (`is_other_history`): it was restored from a backup. The next entry tells which entry it
-        follows. If there is none, only `doubted` compares the newest entry, by one more request.
+        (`is_other_history`): it was restored from a backup. The next entry names its
+        predecessor. If there is none, only `doubted` compares the newest entry (one request).
 
         Raises:
             Corrupt: an entry and its copy are damaged or missing. The state is as before that

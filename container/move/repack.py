@@ -29,8 +29,8 @@ from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset, together
 
 UNPUBLISHED_S_MAX = 10.0
-"""Seconds after which copies are published before another job begins. Until then they look like
-garbage of a dead owner."""
+"""Seconds after which copies are published before another job begins. Until then they have the
+signs of garbage of a dead owner."""
 AT_ONCE = 200
 """Queues that are planned, and runs that are joined, before other tasks get a turn: some ms."""
 READ_BYTES_MAX = 8 << 20

@@ -66,7 +66,7 @@ class ObjectKey(NamedTuple):
 
 
 KeyOf = Callable[[bytes], ObjectKey]
-"""Look-up of an object's cipher by the id of the data key."""
+"""Lookup of an object's cipher by the id of the data key."""
 
 
 class MixedUploads(Corrupt):

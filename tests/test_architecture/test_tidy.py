@@ -17,6 +17,10 @@ pytestmark = pytest.mark.checkout
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for name in sizes.PACKAGES for path in (ROOT / name).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(path for name in ("docs", *sizes.PACKAGES) for path in (ROOT / name).rglob("*.md")),
+]
 DUMPS = {"utils", "util", "common", "helpers", "misc"}
 ASKS_PATHLIB = re.compile(r"(?<!\bentry)(?<!\babove)\.(exists|is_dir|is_file)\(")
 """From Python 3.14 on these say False for any error; an entry of a listing still raises."""
@@ -26,7 +30,8 @@ NO_START = re.compile(
 )
 """A docstring starts with a noun phrase or an imperative verb."""
 NO_WORD = re.compile(
-    r"\b(nobody|somebody|whoever|anew|such a one|that which|by what|is told|stands for|"
+    r"\b(nobody|somebody|whoever|no one|anew|such a one|that which|by what|"
+    r"(is|are|was|were|be|been) told|stands? for|"
     r"lets?\b[^.]{0,40}\bbe)\b",
     re.IGNORECASE,
 )
@@ -83,18 +88,33 @@ def test_each_fault_of_prose_is_found(tmp_path: Path) -> None:
     assert list(faults_of_prose(path)) == [
         "1: starts with 'Whether', and is no predicate",
         "4: starts with 'What'",
+        "5: has 'nobody'",
         "9: has 'is told'",
         "5: has 'somebody'",
     ]
 
 
+def test_documents_use_standard_terms() -> None:
+    assert DOCUMENTS
+    assert [
+        f"{name_of(path)}:{number}: has {found[0]!r}"
+        for path in DOCUMENTS
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for found in NO_WORD.finditer(line)
+    ] == []
+
+
 def faults_of_prose(path: Path) -> Iterator[str]:
-    """Refused words of docstrings, then those of comments."""
+    """Refused words of docstrings and of other texts, then those of comments."""
     text = path.read_text()
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            yield from faults_of_doc(node.lineno, " ".join(str(node.value.value).split()))
+            found = NO_START.match(" ".join(str(node.value.value).split()))
+            if found is not None:
+                yield f"{node.lineno}: starts with {found[0]!r}"
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from faults_of_text(node.lineno, " ".join(node.value.split()))
         if isinstance(node, ast.Module | ast.ClassDef):
             doc = ast.get_docstring(node) or ""
             if doc.startswith("Whether"):
@@ -102,13 +122,11 @@ def faults_of_prose(path: Path) -> Iterator[str]:
     if NO_WORD.search(text):  # tokens cost more than the tree
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
-                yield from faults_of_doc(token.start[0], token.string)
+                yield from faults_of_text(token.start[0], token.string)
 
 
-def faults_of_doc(line: int, doc: str) -> Iterator[str]:
-    if found := NO_START.match(doc):
-        yield f"{line}: starts with {found[0]!r}"
-    yield from (f"{line}: has {found[0]!r}" for found in NO_WORD.finditer(doc))
+def faults_of_text(line: int, text: str) -> Iterator[str]:
+    yield from (f"{line}: has {found[0]!r}" for found in NO_WORD.finditer(text))
 
 
 def test_what_is_large_is_a_list_of_warnings(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_tier_that_was_made_again_is_not_gone_on_with(
     tier.grow(5, new_tier=True)
     query = into(stream(spark, tier, failOnDataLoss="false"), tmp_path / "sink")
     wait_until(lambda: not query.isActive, Patience("the stream does not end"))
-    assert "the tier was made again since" in str(query.exception())
+    assert "the tier was recreated since" in str(query.exception())
 
 
 def test_a_batch_has_no_more_rows_than_the_limit(

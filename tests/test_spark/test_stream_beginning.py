@@ -170,11 +170,11 @@ def test_a_deleted_topic_is_data_loss(
         if read == "some":
             at = stream.end_after(at, ReadMaxRows(10))
         event(tier)
-        with pytest.raises(MissingMessages, match=r"A/\d was (deleted|cut back or made again)"):
+        with pytest.raises(MissingMessages, match=r"A/\d was (deleted|truncated or recreated)"):
             stream.end_after(at)
     with (
         Stream(tier, **options) as again,
-        pytest.raises(MissingMessages, match=r"A/\d was (deleted|cut back or made again)"),
+        pytest.raises(MissingMessages, match=r"A/\d was (deleted|truncated or recreated)"),
     ):
         again.end_after(at)
 

@@ -78,7 +78,7 @@ async def compact(
     """Merge small parts and index files into large ones, then give the tier up.
 
     Each job is published by one transaction; an interrupted compaction loses nothing, and the next
-    one goes on. Memory: for each concurrent job twice `merge_bytes_max` and 32 MiB, and 200 bytes
+    one continues. Memory: for each concurrent job twice `merge_bytes_max` and 32 MiB, and 200 bytes
     an item of the largest index file.
 
     Args:

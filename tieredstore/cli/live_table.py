@@ -62,7 +62,7 @@ NARROW = {"queues": 80, "size": 70, "new": 58}
 """The width of a terminal, in columns, below which a column is left out."""
 TOPIC_WIDTH_MIN = 8
 RATE_LOOKS = 10
-"""Looks over which the rate is taken."""
+"""Samples over which the rate is taken."""
 
 
 class Watched(Protocol):

@@ -489,7 +489,7 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreServeAddress",
             Kind.TEXT,
             "",
-            "Address and port that clients are told to connect to, such as those outside of a "
+            "Address and port to which clients connect, such as those outside of a "
             "container. Empty: host and port.",
         ),
         Key(

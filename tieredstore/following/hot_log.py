@@ -37,7 +37,7 @@ from tieredstore.following.statistics import ScanStatistics
 
 NO_QUEUES = (
     "{} is missing or has no queues, though the CommitLog has messages: none can be tiered; copy "
-    "it from where the CommitLog is from, or let a broker start on this store, which makes it anew"
+    "it from where the CommitLog is from, or let a broker start on this store, which rebuilds it"
 )
 
 

@@ -280,7 +280,7 @@ class QueueEnds:
 
         ASYNC_FLUSH only: no caller waits for its sync.
         """
-        assert not self._is_sync, "who waits is in the group that `written` is told of"
+        assert not self._is_sync, "a waiting caller is in the group of `written`"
         self.visible[queue] = next_offset
         self.revision += 1
         self.on_visible({queue: next_offset})

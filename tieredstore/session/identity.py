@@ -89,7 +89,7 @@ def _refuse_stranger(config: Config, store_dir: Path) -> None:
     tier = directory_of(config)
     excludes = TopicFilter(config.cluster, config.broker).excludes
     if isinstance(tier, TierUrl):
-        return  # queues share its objects, so that no names tell which topics it has
+        return  # queues share its objects, so names do not show its topics
     tiered = {
         name for name in _directories_in(config, tier) if name[0] != "@" and not excludes(name)
     }

@@ -325,7 +325,7 @@ def _refuse_foreign_files(config: Config, directory: Location) -> None:
         return
     try:
         if any(_is_object(path) for prefix in ours for path in _files_in(directory / prefix)):
-            return  # whole or not, which reading it tells
+            return  # whole or not, which reading it shows
         found = next(filter(_is_object, directory.glob("[!@]*/**/*")), None)
     except OSError:
         return  # the store meets the same error, and names it

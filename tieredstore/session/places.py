@@ -134,7 +134,7 @@ def _kept_on_disk(
 
 
 def _is_immutable(name: str) -> bool:
-    """Whether an object's name can never stand for other bytes: it has a nonce."""
+    """Whether an object's name can never refer to other bytes: it has a nonce."""
     return PartName.parse(name) is not None
 
 

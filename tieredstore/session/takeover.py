@@ -130,7 +130,7 @@ class Takeover:
                     return ProcessLife.LIVES
         life = process_life(self._where, broker.owner)
         if self._lock is not None and life == ProcessLife.LIVES:
-            return ProcessLife.UNKNOWN  # it closed the tier, or the lock was removed: signs tell
+            return ProcessLife.UNKNOWN  # it closed the tier, or the lock was removed: signs decide
         return life
 
     async def _refuse_living(self, broker: Broker, evidence: ProcessLife) -> None:
@@ -174,7 +174,7 @@ class Takeover:
                 return
             try:
                 seen = await watch.look()
-            except Unavailable:  # no look, so no time of silence
+            except Unavailable:  # no answer, so no time of silence
                 if not self._stands_by:
                     raise
                 lease.renew(self._clock.monotonic_s())
@@ -324,7 +324,7 @@ async def sign_of_life(
 def refuse_any_owner(root: Path) -> None:
     """Refuse to create a tier in a directory whose owner lives, though its journal was moved away.
 
-    That owner would go on writing files that the new journal gives to another owner. Without a
+    That owner would continue to write files that the new journal gives to another owner. Without a
     journal the epoch is unknown, so the lock of any epoch counts, and the owner has no name.
     Blocks.
 
@@ -355,7 +355,7 @@ async def watch_ownership(journal: Journal, *, clock: Clock, interval_s: float) 
         except (Fenced, Closed):
             return
         except StoreError:
-            continue  # an outage: the next look is in time
+            continue  # an outage: the next poll is in time
 
 
 async def name_successor(

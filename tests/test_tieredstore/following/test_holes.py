@@ -130,9 +130,9 @@ async def test_units_of_missing_files_are_made_from_the_commit_log(
     assert await tags_and_bodies(log, 0) == WRITTEN
     assert await tags_and_bodies(log, 33) == WRITTEN[33:]
     said = log.statistics.findings
-    assert [[path in one and "made anew" in one for path in map(str, paths)] for one in said] == [
-        [place == number for place in range(5)] for number in files
-    ]
+    assert [
+        [path in one and "were rebuilt" in one for path in map(str, paths)] for one in said
+    ] == [[place == number for place in range(5)] for number in files]
     await log.release(A0, QueueOffset(90))
     await poll_later(log, clock)
     filled.put("A", 0)

@@ -96,8 +96,8 @@ def hole(file: FileState, good_after: int | None = 40, *, is_written: bool = Fal
     ("file", "sentence"),
     [
         (FileState.THERE, "the unit of offset 20 is empty, though that of offset 40 is good"),
-        (FileState.MISSING, "cannot be made anew"),
-        (FileState.WITHOUT_ROOM, "800 bytes of units are made anew already"),
+        (FileState.MISSING, "cannot be rebuilt"),
+        (FileState.WITHOUT_ROOM, "800 bytes of units are rebuilt already"),
         (FileState.MADE, "the message of offset 20 is not found in the CommitLog"),
     ],
 )

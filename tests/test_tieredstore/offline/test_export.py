@@ -224,7 +224,7 @@ def test_no_history_of_a_tier_that_was_made_again_is_added(tmp_path: Path) -> No
     exported(growing.tier, out)
     rmtree(growing.tier)
     growing.grow(4, new_tier=True)
-    with pytest.raises(ConfigError, match=r"the tier was made again since .*: name another dir"):
+    with pytest.raises(ConfigError, match=r"the tier was recreated since .*: name another dir"):
         planned(growing.tier, out)
 
 

@@ -87,7 +87,7 @@ async def test_a_tier_of_parts_alone_gets_all_back(tier: PackedTier, split_bytes
     assert report.messages == len(expected(ROCKETMQ_533, "messages"))
     assert await units_of(tier) == before
     await is_sound(tier, answers=split_bytes == SPLIT_BYTES[0])
-    with pytest.raises(ConfigError, match="has a journal, which is not made anew"):
+    with pytest.raises(ConfigError, match="has a journal, which is not replaced"):
         await in_thread(lambda: remake(tier.config, OneProcess()))
 
 

@@ -257,7 +257,7 @@ def test_two_rival_runs_are_one(sound: tuple[GoldenTree, Path], tier: Path) -> N
     restore(config_of(tree, tier), OneProcess())
     remove_metadata(broker)
     remake(config_of(tree, tier), OneProcess())
-    with pytest.raises(ConfigError, match="has a journal, which is not made anew"):
+    with pytest.raises(ConfigError, match="has a journal, which is not replaced"):
         remake(config_of(tree, tier), OneProcess())
 
 

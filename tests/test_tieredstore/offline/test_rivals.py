@@ -36,7 +36,7 @@ REFUSALS: dict[str, Refusal] = {
     "export": (OWNED, "another process writes this export"),
 }
 TOO_LATE: dict[str, Refusal] = {
-    METADATA: (WRONG_USE, "has a journal, which is not made anew"),
+    METADATA: (WRONG_USE, "has a journal, which is not replaced"),
     "export": (OWNED, "has written this export meanwhile"),
 }
 """Of one that comes when the other has ended; `rebuild` finds nothing to do, which is well."""

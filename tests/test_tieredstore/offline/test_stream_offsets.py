@@ -112,14 +112,14 @@ def test_offsets_count_in_one_tier_and_one_generation_of_a_queue() -> None:
     for known, now in ((17, 17), (17, 0), (0, 18)):
         refuse_other_tier({"@tier": known}, SeenJournal(now))
     refuse_other_tier({}, SeenJournal(18))
-    with pytest.raises(MissingMessages, match="the tier was made again since"):
+    with pytest.raises(MissingMessages, match="the tier was recreated since"):
         refuse_other_tier(start, SeenJournal(18))
     refuse_other_generation(start, bounds)
     refuse_other_generation({"T/0": 4, "T/1": 4}, bounds)
     again = {**bounds, "T/0": TieredOffsets(0, 9, generation=1)}
     with pytest.raises(MissingMessages, match="the stream has read up to 0"):
         refuse_other_generation({**start, "T/0": 0}, again)
-    with pytest.raises(MissingMessages, match="T/0 was cut back or made again"):
+    with pytest.raises(MissingMessages, match="T/0 was truncated or recreated"):
         refuse_other_generation(start, again)
 
 

@@ -113,7 +113,7 @@ class Pins:
         kept, self._pins = self._pins, {}
         lost = sum(pin.bytes for pin in kept.values() if pin.is_last and pin.path.parent in again)
         gone = f"{lost} bytes that only pins kept are gone" if lost else "nothing is lost"
-        return [f"{path} was removed, so its pins were made anew: {gone}." for path in again]
+        return [f"{path} was removed, so its pins were recreated: {gone}." for path in again]
 
     def _bound(self) -> list[str]:
         lost: list[str] = []

@@ -143,13 +143,13 @@ def judge_hole(view: HoleView) -> str:
         return ""  # the broker was just writing it; or the rest is left from a crash
     if view.file is FileState.WITHOUT_ROOM:
         return (
-            f"the file is missing or empty, and {view.made_bytes} bytes of units are made anew "
+            f"the file is missing or empty, and {view.made_bytes} bytes of units are rebuilt "
             "already: it is its turn once those before it are tiered"
         )
     if view.file is FileState.MISSING:
         return (
-            "the file is missing or empty, and its units cannot be made anew from the CommitLog, "
-            f"though the unit of offset {view.good_after} behind it is good"
+            "the file is missing or empty, and its units cannot be rebuilt from the CommitLog, "
+            f"though the unit of offset {view.good_after} after it is good"
         )
     if view.file is FileState.MADE:
         return (
@@ -577,7 +577,7 @@ class ConsumeQueueTail:
             return False
         self.log_min = -1  # the first readable message may be another one
         self.findings += [
-            f"{path} is missing, empty or full of zeros, amid others: its units were made anew "
+            f"{path} is missing, empty or full of zeros, amid others: its units were rebuilt "
             "from the CommitLog."
             for path in made
         ]

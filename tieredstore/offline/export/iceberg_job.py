@@ -115,7 +115,7 @@ def write_split(task: TableTask) -> WrittenSplit:
         Corrupt: a message is damaged, and damage is not passed over.
         BytesMissing: published bytes are not in the storage, and that is not passed over.
         Unavailable, Denied: as `scan`, or of the catalog.
-        InUse: the table was made again meanwhile.
+        InUse: the table was recreated meanwhile.
         OSError: the table's place cannot be written.
     """
     table = ExportTable(task.table).loaded()

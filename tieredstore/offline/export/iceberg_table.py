@@ -260,7 +260,7 @@ class ExportTable:
 
         Raises:
             InUse: another process has exported meanwhile.
-            Unavailable: the outcome is not known, and the next run looks; or others commit without
+            Unavailable: the outcome is unknown; the next run finds out. Or others commit without
                 end.
             and as `state`.
         """
@@ -271,7 +271,7 @@ class ExportTable:
                 table = _found(catalog, self.name)
                 if table is None or state_of(table, self.name) != before:
                     raise _met(self.name)
-                # Tried again by itself, it would add the same messages behind a rival's. The
+                # Tried again by itself, it would add the same messages after a rival's. The
                 # setting is this object's alone: a commit says only what it changes.
                 settings = {**table.metadata.properties, RETRIES: "0"}
                 table.metadata = table.metadata.model_copy(update={"properties": settings})

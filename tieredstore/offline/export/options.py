@@ -180,7 +180,7 @@ class TaskRead(NamedTuple):
     """Queue offsets `[from, to)` that left the tier, at most, and why. A task that begins or ends
     within an extent that is gone knows those of the extent alone."""
     read: Span | None
-    """The first and behind the last that it read, beside `gone`; None: not known, or nothing."""
+    """The first and after the last that it read, beside `gone`; None: not known, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class ExportSource:
         """Refuse to add messages of another tier to those of this one.
 
         Raises:
-            ConfigError: it is another broker's, or was made again.
+            ConfigError: it is another broker's, or was recreated.
         """
         if (self.cluster, self.broker) != (now.cluster, now.broker):
             raise ConfigError(
@@ -219,7 +219,7 @@ class ExportSource:
             )
         if self.begun_ms and now.begun_ms and self.begun_ms != now.begun_ms:
             raise ConfigError(
-                f"the tier was made again since the export in {target.name} was begun, so its "
+                f"the tier was recreated since the export in {target.name} was begun, so its "
                 f"offsets may be those of other messages: name another {target.kind}"
             )
 
@@ -244,7 +244,7 @@ def other_history(
 ) -> frozenset[QueueId]:
     """The queues whose offsets mean other messages by now: truncated, or deleted and created again.
 
-    An export has their earlier messages and gets no more of them; other queues go on.
+    An export has their earlier messages and gets no more of them; other queues continue.
     """
     return frozenset(
         name

@@ -1,7 +1,7 @@
 """An audit: everything that a tier holds, compared in both directions, by many workers at once.
 
 `check` finds the same in one process; an audit needs no more time for a tier ten times as large
-with ten times the workers. What only metadata and listings tell is found as `check` finds it.
+with ten times the workers. Findings of metadata and listings alone are found as `check` finds it.
 """
 
 import asyncio

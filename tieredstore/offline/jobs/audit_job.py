@@ -47,7 +47,7 @@ from tieredstore.offline.scan.split import (
 from tieredstore.reader.arrow_columns import Labels
 
 _MARK = -1
-"""Key hash of a row that is no item, but says which positions of a queue were looked at."""
+"""Key hash of a row that is no item, but has the examined positions of a queue."""
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 COMPARED_AT_ONCE = 1 << 18
 """Keys and items that are sorted at once, some 130 bytes each."""
@@ -96,7 +96,7 @@ def audit_index_file(source: ByteSource, file: IndexFile, expected: KeyItems) ->
 
 
 def _compared(index: SealedIndex, items: NDArray[np.void], expected: KeyItems) -> Iterator[Finding]:
-    """Yield keys without an item, and items without a key among the messages looked at."""
+    """Yield keys without an item, and items without a key among the examined messages."""
     name, begin = index.path, index.header.begin_timestamp
     is_mark = expected["key_hash"] == _MARK
     marks, seen = expected[is_mark], _looked_at(items, expected[is_mark])
@@ -219,7 +219,7 @@ class SplitResult:
     extents: int = 0
     bytes: int = 0
     offsets: Runs = field(default_factory=Runs)
-    """Queue offsets `[first, behind)` that were found, in order of the log."""
+    """Queue offsets `[first, end)` that were found, in order of the log."""
     findings: list[Finding] = field(default_factory=list[Finding])
     findings_more: int = 0
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol, Self
 from provider.errors import Denied, Unavailable
 
 ATTEMPTS_MAX = 3
-"""Times that a job goes on after worker processes died, without one task done in between."""
+"""Times that a job continues after worker processes died, without one task done in between."""
 DIED = 70
 
 

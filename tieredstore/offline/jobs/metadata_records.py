@@ -50,7 +50,7 @@ class QueueParts(NamedTuple):
 
 
 def runs_of(said: Sequence[Said]) -> list[tuple[int, int]]:
-    """Queue offsets `[first, behind)` that follow one another, in order of the log."""
+    """Queue offsets `[first, end)` that follow one another, in order of the log."""
     runs: list[tuple[int, int]] = []
     for one in said:
         for start, behind in one["offsets"]:
@@ -120,7 +120,7 @@ def with_known_gaps(queue: Queue, known: KnownOffsets) -> Queue:
 def _log_segments(parts: QueueParts) -> list[Segment]:
     rows = [row for one in parts.said for row in one["extents"]]
     while rows[-1][3] < 0:
-        rows.pop()  # of what lies behind the last message no gap can tell
+        rows.pop()  # no gap covers what lies after the last message
     segments: list[Segment] = []
     firsts = _first_offsets(rows, runs_of(parts.said))
     stamp = next(row[4] for row in rows if row[3] >= 0)
@@ -310,7 +310,7 @@ class _Ends:
         self._ends: list[tuple[int, int]] = []
 
     def of(self, epoch: int) -> int:
-        """Nothing that an owner of this epoch wrote there or behind is of the log."""
+        """Bytes that an owner of this epoch wrote there or later are not of the log."""
         return min((end for upto, end in self._ends if epoch <= upto), default=1 << 63)
 
     def lower(self, epoch: int, end: int) -> None:

@@ -47,7 +47,7 @@ class PartRun(NamedTuple):
 
     @property
     def end(self) -> int:
-        """First byte of the log behind it."""
+        """End in the log, exclusive."""
         return self.position + self.length
 
     @property

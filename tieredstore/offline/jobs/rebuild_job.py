@@ -59,7 +59,7 @@ class ObjectSink:
     whole: Mapping[str, str] = field(default_factory=dict[str, str])
     """By target, the closed segment all of whose bytes it has."""
     names_in: str = ""
-    """A target that begins with this goes on with the name of its index file; "": none does."""
+    """A target that begins with this continues with the name of its index file; "": none does."""
 
     def write(self, target: str, raw: Buffer) -> str:
         """Make the object of a target, or find it made; its name. Two requests at most.

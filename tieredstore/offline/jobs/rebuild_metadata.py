@@ -81,7 +81,7 @@ FILLER = "filler"
 def journal_text(where: object) -> str:
     """Describe the refusal to rebuild metadata of a tier that has a journal."""
     return (
-        f"the tier in {where} has a journal, which is not made anew: `rebuild` without "
+        f"the tier in {where} has a journal, which is not replaced: `rebuild` without "
         f"--metadata makes lost files again; if the journal is damaged for good, move its "
         f"`@journal`, `@snapshot` and `@boundary` away"
     )
@@ -204,7 +204,7 @@ def _left_out(logs: Logs, operations: Sequence[Operation]) -> set[str]:
 
 
 def _refuse_living_owner(config: Config, where: Location) -> None:
-    """Refuse while an owner lives: it would go on with the journal that is lost. Blocks.
+    """Refuse while an owner lives: it would continue the lost journal. Blocks.
 
     Raises:
         Owned: there is one, whatever its epoch.

@@ -22,9 +22,9 @@ from tieredstore.offline.scan.relocation import PlannedQueue, Relocated, Relocat
 from tieredstore.offline.scan.split import LogGap, ScanReport, Split
 
 SLACK_BYTES = 64 << 10
-"""Read behind a split's end with the rest, for its last record."""
+"""Read past a split's end with the rest, for its last record."""
 CAREFUL_BYTES = 64 << 10
-"""Followed at once behind damage, so that much damage does not cost much more than little."""
+"""Followed at once after damage, so that much damage does not cost much more than little."""
 TRUNCATED = "the log ends inside a record"
 BLANK = "a blank in place of a record"
 QUEUE_OFFSET_MAX = INT64_MAX // UNIT_BYTES
@@ -97,7 +97,7 @@ class LogScan:
             report: is filled while the scan runs.
             on_gap: is called with each gap.
             on_expired: is called where messages of the split were trimmed, truncated or deleted
-                after it was planned; the scan goes on with the oldest that is left.
+                after it was planned; the scan continues with the oldest that is left.
             verify_bodies: compare the checksum of each body, 0.15 us a record and 50 ns per KiB; a
                 record whose body differs is a gap of its own.
             keeps_missing: published bytes that the storage lacks are a gap, too: for jobs that

@@ -17,7 +17,7 @@ WINDOW_BYTES = 4 << 20
 """Bytes of a log that a scan holds, unless a record is longer. A buffer of this size mostly stays
 in the processor's cache, and is long enough for calls of numpy (2 to 4 MiB measured best)."""
 REFUSED_FRAMES_MAX = 32
-"""Changed frames of one read that are told from the sound ones between them."""
+"""Changed frames of one read that are separated from the sound ones between them."""
 
 
 class Left(Exception):
@@ -80,7 +80,7 @@ class LogWindow:
 
     @property
     def end(self) -> int:
-        """Log position behind the last byte."""
+        """Log position after the last byte."""
         return self.start + self._filled
 
     @property
@@ -99,7 +99,7 @@ class LogWindow:
         return self.lost_behind(self.start)
 
     def lost_behind(self, position: int) -> int:
-        """Position of the first byte at or behind another that cannot be read; else `end`."""
+        """Position of the first unreadable byte at or after another; else `end`."""
         return next((max(a, position) for a, b, _ in self._lost if b > position), self.end)
 
     @property
@@ -112,7 +112,7 @@ class LogWindow:
         return not any(a < end and start < b for a, b, _ in self._lost)
 
     def expect(self, until: int) -> None:
-        """Tell the source that everything up to `until` will be read."""
+        """Announce to the source that everything up to `until` will be read."""
         self._expected_until = until
         ranges = [
             ObjectRange(
@@ -159,7 +159,7 @@ class LogWindow:
             count = self._source.read_into(piece.object_name, begin, view)
         except Corrupt as error:
             _refuse_other(piece, error)
-            self._source.expect(())  # what comes next is not what it was told of
+            self._source.expect(())  # the next bytes are not the announced ones
             lost = [*self._read_around(piece, begin, view)]
             self._filled += len(view)
             self.expect(self._expected_until)

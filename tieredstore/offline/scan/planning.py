@@ -266,7 +266,7 @@ class WantedMessages:
     starts: Mapping[str, int] = field(default_factory=dict[str, int])
     """First queue offsets by `topic/queue`."""
     ends: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Queue offsets behind the last, likewise."""
+    """Queue offsets after the last, likewise."""
     since_ms: int | None = None
     until_ms: int | None = None
 
@@ -478,7 +478,7 @@ def _known(found: Mapping[tuple[int, int], int]) -> Boundary:
 
 
 async def _clipped(container: MessageQueueContainer, extents: list[LogExtent]) -> list[LogExtent]:
-    """The extents without what lies behind the last message that can be read.
+    """The extents without bytes after the last readable message.
 
     Of a Java tier: the length of its newest file is all that is known, and may be that of a write
     under way. One read of one unit.
@@ -517,7 +517,7 @@ async def _boundaries(
 
 
 async def _first_at(container: MessageQueueContainer, extent: LogExtent, target: int) -> int:
-    """Position of the first record of an extent at or behind `target`, by units; else its end."""
+    """Position of the first record of an extent at or after `target`, by units; else its end."""
     low, high = extent.first_offset, extent.next_offset
     place = extent.piece.end
     while low < high:

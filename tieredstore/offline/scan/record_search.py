@@ -73,7 +73,7 @@ def bytes_needed(head: memoryview, room: int) -> int:
 
 
 def find_record(window: LogWindow, split: Split, position: int) -> Resync:
-    """The first sound record of the split's queue at or behind `position`.
+    """The first sound record of the split's queue at or after `position`.
 
     The window moves with the search and holds the record afterwards. Searches some 5 GB/s, and
     looks at what has a record's magic: 3 us each, and the checksum of its body.
@@ -176,7 +176,7 @@ class _ShiftCount:
 
     def __init__(self) -> None:
         self.places: deque[int] = deque()
-        """Log positions that are still to be looked at."""
+        """Log positions that are still to be searched."""
         self._expected = (-1, -1, 0)
         self._records = 0
         self._longest = Shifted(0, 0)

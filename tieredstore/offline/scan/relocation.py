@@ -49,7 +49,7 @@ class Relocated(NamedTuple):
 
 
 class Relocator:
-    """Looks up bytes of one flat file that are not at their planned place. Blocks."""
+    """Finds bytes of one flat file that are not at their planned place. Blocks."""
 
     def __init__(
         self, place: TierPlace, planned: PlannedQueue, kind: SegmentType, end: int

@@ -47,10 +47,10 @@ def scan(
         read: where the bytes are: `sources.source_of(split.place)`.
         split: which records; made by `planning.splits`, or by hand.
         columns: names of `SCHEMA`, in this order; None: all. Fewer are faster.
-        on_gap: is called with bytes in which no sound record is, and the scan goes on after them;
+        on_gap: is called with bytes in which no sound record is, and the scan continues after them;
             None: the first gap is an error. Bytes that are not in the storage are no gap.
         on_expired: is called where messages of the split were trimmed, truncated or deleted after
-            it was planned, and the scan goes on with the oldest that is left; None: an error.
+            it was planned, and the scan continues with the oldest that is left; None: an error.
         verify_bodies: compare the checksum of each body, too; one that differs is a gap. It costs
             0.15 us a message and 50 ns per KiB.
         keeps_missing: published bytes that the storage lacks are a gap (`LogGap.is_missing`), too.

@@ -182,7 +182,7 @@ class _Block(NamedTuple):
 
 
 class StoreSource:
-    """A `ByteSource` over an object store, which reads ahead what it was told to expect.
+    """A `ByteSource` over an object store, which reads announced ranges ahead.
 
     Memory: `AHEAD_BYTES_MAX`, and one request.
     """

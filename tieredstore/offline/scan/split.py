@@ -15,11 +15,11 @@ from container.names.rocketmq import INT64_MAX
 from container.record.unit import consecutive
 
 Runs = list[tuple[int, int]]
-"""Queue offsets `[first, behind)`, in order of the log."""
+"""Queue offsets `[first, end)`, in order of the log."""
 
 
 def add_runs(runs: Runs, offsets: NDArray[np.int64]) -> None:
-    """Add the offsets of some more messages, at least one; they may go on with the last run."""
+    """Add the offsets of some more messages, at least one; they may continue the last run."""
     for first, behind in consecutive(offsets):
         start, end = int(offsets[first]), int(offsets[behind - 1]) + 1
         if runs and runs[-1][1] == start:
@@ -47,7 +47,7 @@ class LogPiece(NamedTuple):
 
     @property
     def end(self) -> int:
-        """First byte of the log behind it."""
+        """End in the log, exclusive."""
         return self.position + self.length
 
 
@@ -96,7 +96,7 @@ class Split:
     """A position at or before `start` where a record is known to begin: the chain of records is
     followed from there. None: none is known, and the first record is found by its own bytes."""
     limit: int
-    """At or behind `end`: no record that the split owns reaches beyond it. Here a record is known
+    """At or after `end`: no record that the split owns reaches beyond it. Here a record is known
     to begin, or the segment ends."""
     pieces: tuple[LogPiece, ...]
     """Adjacent pieces of the bytes `[anchor or start, limit)`, in order."""
@@ -147,7 +147,7 @@ class LogGap:
     offset_before: int | None = None
     """Queue offset of the last message before it in the same split; None if there is none."""
     offset_behind: int | None = None
-    """Queue offset of the first message behind it; None if it ends with a segment or an extent."""
+    """Queue offset of the first message after it; None if it ends with a segment or an extent."""
     shift: int = 0
     """Bytes by which whole records in it lie further on than they say; negative if bytes before
     them were lost."""
@@ -161,7 +161,7 @@ class LogGap:
 
     @property
     def end(self) -> int:
-        """First byte of the log behind it."""
+        """End in the log, exclusive."""
         return self.position + self.length
 
     def __str__(self) -> str:

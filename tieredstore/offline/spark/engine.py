@@ -27,7 +27,7 @@ from tieredstore.offline.spark.conversion import keep_what_is_loaded
 
 
 LOOKS_EVERY_S: Final = 0.5
-"""A look asks the Java machine for a few numbers of each stage, some 5 ms."""
+"""A poll asks the JVM for a few numbers of each stage, some 5 ms."""
 GROUP: Final = "spark.jobGroup.id"
 """The local property that Spark knows a thread's jobs by."""
 OnProgress = Callable[[int], None]
@@ -45,7 +45,7 @@ class _Stage(Protocol):
 
 @contextmanager
 def watched(spark: SparkSession, tasks: int, report: OnProgress) -> Generator[None]:
-    """Tell how many tasks have ended of the block's job, which begins with a stage of `tasks`.
+    """Report how many tasks have ended of the block's job, which begins with a stage of `tasks`.
 
     From a thread of its own, or from the block's where Spark Connect is used; not any more once the
     block has ended. `report` raises nothing.
@@ -75,7 +75,7 @@ def watched(spark: SparkSession, tasks: int, report: OnProgress) -> Generator[No
 def _polled(
     context: SparkContext, counted: Callable[[Iterable[tuple[int, int]]], None]
 ) -> Generator[None]:
-    """Look at the stages of the jobs that this thread starts, until the block ends."""
+    """Poll the stages of the jobs that this thread starts, until the block ends."""
     theirs = context.getLocalProperty(GROUP)
     group = theirs or f"tieredstore-{uuid4().hex}"
     tracker = context.statusTracker()
@@ -180,7 +180,7 @@ class SparkEngine:
         mapped = numbers.mapInArrow(mapping, PIECE_COLUMNS)
         reducing = _Reducing(reducer)
 
-        # Spark looks at how many arguments a function has, and at their types.
+        # Spark examines the number and types of a function's arguments.
         def reduced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return reducing(batches)
 

@@ -52,20 +52,20 @@ OPTIONS: Final[Mapping[str, str]] = {
     "startingOffsets": "earliest (default) or a JSON object of first queue offsets, such as "
     '{"Orders/0": 17}; queues that it does not name are read from their beginning. A stream also '
     "takes latest.",
-    "endingOffsets": "latest (default) or a JSON object of the queue offsets behind the last.",
+    "endingOffsets": "latest (default) or a JSON object of the queue offsets after the last.",
     "startTime": "Only what was stored then or later: 2026-11-21T12:00:00Z, -2h or Unix "
     "milliseconds. A stream begins in each queue at the first message of that time.",
     "endTime": "Only what was stored before that time.",
     "splitBytes": "Bytes of messages that one task reads, about; default 134217728.",
-    "damaged": "fail (default): a damaged message ends the job; skip: it is passed over.",
+    "damaged": "fail (default): a damaged message ends the job; skip: it is skipped.",
     KEPT_PLAN: "fail (default): a query that has the plan of an earlier one, as Spark gives it "
     "where no filter is pushed, is an error once the tier has other rows; use: it reads that plan.",
     "pushFilters": "Of older programs, without effect: the scans of a DataFrame share what Spark "
     "pushes into a source in Python. The options choose what is read.",
     "maxRowsPerTrigger": "Messages of one batch of a stream, at most, shared among the queues.",
     "failOnDataLoss": "true (default): a stream ends where messages that it should have next are "
-    "not in the tier; false: it goes on behind them.",
-    "refreshInterval": "Milliseconds between two looks at a tier by an idle stream; default 1000, "
+    "not in the tier; false: it continues after them.",
+    "refreshInterval": "Milliseconds between two polls of a tier by an idle stream; default 1000, "
     "at least one request each.",
 }
 """Every option by name, with its meaning. Keys of the configuration may be given besides."""

@@ -64,7 +64,7 @@ def session(**more: str) -> "SparkSession":
 
 @contextmanager
 def _default_master() -> Generator[None]:
-    """`MASTER` in Spark's own variable, which comes behind spark-submit and spark-defaults.conf.
+    """`MASTER` in Spark's own variable, which comes after spark-submit and spark-defaults.conf.
 
     Not any longer than a session starts: one of Spark Connect is refused where it is set.
     """

@@ -26,12 +26,12 @@ class StoreWriter(DataSourceArrowWriter):
     """A write. It is pickled for the workers, and for the process on the driver that commits."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
-        """Look at everything that can be known before a row is made.
+        """Check everything that is known before a row is made.
 
         Raises:
             ConfigError: the columns are no message's, mode is overwrite, or there is no store.
             InUse: a process writes the store.
-            Denied, Unavailable: the store directory cannot be looked at.
+            Denied, Unavailable: the store directory cannot be read.
         """
         if overwrite:
             raise ConfigError("messages are never overwritten: write mode('append')")

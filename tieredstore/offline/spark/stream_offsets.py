@@ -245,7 +245,7 @@ def begun_anew(start: Mapping[str, int], bounds: Mapping[str, TieredOffsets]) ->
 
 
 def _is_other_life(offsets: Mapping[str, int], name: str, has: TieredOffsets) -> bool:
-    """Whether a queue was made again since; offsets without marks are not compared."""
+    """Whether a queue was recreated since; offsets without marks are not compared."""
     if TIER_MARK not in offsets or offsets.get(GENERATION_MARK + name, 0) == has.generation:
         return False
     topic_id = offsets.get(TOPIC_MARK + name)
@@ -271,23 +271,23 @@ def _refuse_loss(name: str, first: int, last: int, has: TieredOffsets) -> None:
 
 
 def refuse_ahead(start: Mapping[str, int], bounds: Mapping[str, TieredOffsets]) -> None:
-    """Refuse to go on where the tier has fewer messages than the stream was given.
+    """Refuse to continue if the tier has fewer messages than the stream has read.
 
     Raises:
         MissingMessages: a queue ends before the offset that the stream has reached: it was cut
-            back, or deleted and made again, and new messages would be taken for old ones.
+            back, or deleted and recreated, and new messages would be taken for old ones.
     """
     for name, offset in sorted(start.items()):
         has = bounds.get(name)
         if has is not None and has.end < offset:
             raise MissingMessages(
                 f"{name} ends at {has.end}, and the stream has read up to {offset}: the queue was "
-                f"cut back or made again; failOnDataLoss=false goes on when it is longer"
+                f"truncated or recreated; failOnDataLoss=false continues when it is longer"
             )
 
 
 def refuse_deleted(start: Mapping[str, int], names: Collection[str]) -> None:
-    """Refuse to go on without queues that the stream reads and the tier has no more.
+    """Refuse to continue without queues that the stream reads and the tier no longer has.
 
     Args:
         start: the offsets of the stream, of queues that are wanted.
@@ -343,7 +343,7 @@ def refuse_other_tier(start: Mapping[str, int], now: SeenJournal) -> None:
     before = start.get(TIER_MARK, 0)
     if before and now.begun_ms and before != now.begun_ms:
         raise MissingMessages(
-            "the tier was made again since the stream's checkpoint was begun, so its offsets may "
+            "the tier was recreated since the stream's checkpoint was begun, so its offsets may "
             "be those of other messages: begin with a new checkpoint"
         )
     epoch, sequence = start.get(EPOCH_MARK, 0), start.get(SEQUENCE_MARK, 0)
@@ -358,7 +358,7 @@ def refuse_other_tier(start: Mapping[str, int], now: SeenJournal) -> None:
 
 
 def refuse_other_generation(start: Mapping[str, int], bounds: Mapping[str, TieredOffsets]) -> None:
-    """Refuse to take messages of a queue that was cut or made again for those to come.
+    """Refuse to take messages of a queue that was cut or recreated for those to come.
 
     Raises:
         MissingMessages: one was, even if it is longer by now than the stream has read, and even if
@@ -373,6 +373,6 @@ def refuse_other_generation(start: Mapping[str, int], bounds: Mapping[str, Tiere
             before = start.get(GENERATION_MARK + name, 0)
             if has.generation != before:
                 raise MissingMessages(
-                    f"{name} was cut back or made again since the stream has read up to {offset}, "
+                    f"{name} was truncated or recreated since the stream has read up to {offset}, "
                     f"so its offsets may be those of other messages; failOnDataLoss=false goes on"
                 )

@@ -1,4 +1,4 @@
-"""A tier that stays open in a thread of its own, for drivers that look at it again and again."""
+"""A tier that stays open in a thread of its own, for drivers that poll it."""
 
 import asyncio
 from collections.abc import Callable

@@ -62,7 +62,7 @@ def append_staged(config: Config, write: StagedWrite, parts: Sequence[StagedPart
 
     Raises:
         InUse: another process writes the store; nothing was appended.
-        UnfinishedWrite: it ended in the middle; says how to go on.
+        UnfinishedWrite: it ended in the middle; names the way to continue.
         NotFound: a staged file is not there; nothing was appended by this run.
         ConfigError, Denied, Corrupt, Unavailable: as the store; nothing was appended.
     """
@@ -219,8 +219,8 @@ async def appended_of(store: MessageStore, plan: WritePlan) -> int:
                 offset = max(found.next_offset, offset + 1)
     if last < 0 and not is_whole:
         raise Unavailable(
-            f"the write {plan.write_id} was begun, and what the store got then was deleted since: "
-            f"nobody can tell what it has of it",
+            f"the write {plan.write_id} was begun, and the messages from that time were deleted "
+            f"since: the appended part is unknown",
             "",
         )
     return last + 1
@@ -262,6 +262,6 @@ def _find(path: Path) -> None:
     if not is_there(path):
         raise NotFound(
             f"the staged file {path} is not here: name a staging directory (staging) that the "
-            f"workers and the driver see under one name, and that nobody else clears",
+            f"workers and the driver see under one name, and that no other program clears",
             str(path),
         )

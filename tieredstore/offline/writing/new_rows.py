@@ -160,7 +160,7 @@ def _map_of(cell: Cell) -> dict[str, str]:
 
 
 def stamp_of(write_id: str, number: int) -> bytes:
-    """The stamp of one message, in stored form, to be put behind its other properties."""
+    """The stamp of one message, in stored form, to be put after its other properties."""
     return f"{STAMP}{NAME_END}{write_id}/{number}{PAIR_END}".encode()
 
 
