@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -448,4 +449,66 @@ def test_each_oddity_has_its_statuses_and_sentences_and_loses_nothing(
         become(usual)
         again = invoke(*TIER, *words["delete"])
         assert again.exit_code == (0 if verdicts["delete"][0] else 1), again.output
+        assert_whole()
+
+
+WAITED = {
+    *("access", "access to writes", "access to objects", "access to listings"),
+    *(
+        "access to deletions",
+        "locked objects",
+        "nobody",
+        "key",
+        "secret",
+        "clock",
+        "token",
+        "payer",
+    ),
+}
+"""Refusals that may pass without a change here, which `run` waits out."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ODDITIES)
+def test_a_run_meets_each_oddity_and_loses_nothing(
+    reach: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for `tieredStoreStartTimeout` where that may help. Its messages are kept."""
+    begun: list[None] = []
+
+    def end() -> None:
+        begun.append(signal.raise_signal(signal.SIGTERM))  # the loop gets it in its next turn
+
+    monkeypatch.setattr("tieredstore.cli.commands.run.keep_opened", end)
+    own = [
+        *NAMED,
+        "-D",
+        f"storePathRootDir={tmp_path / 'own'}",
+        "-D",
+        "tieredStoreStartTimeout=700",
+    ]
+    odd, ((status, cure), *_) = ODDITIES[name]
+    if name in WAITED:
+        status = 3
+
+    def run(status: int, cure: str) -> None:
+        begun.clear()
+        done = invoke(*TIER, *own, "run")
+        assert done.exit_code == status, done.output
+        assert bool(begun) is not bool(status)
+        if status:
+            said = complaints(done.stderr).splitlines()[-1]
+            assert cure in said
+            assert ("tieredStoreStartTimeout" in said) is (status == 3)
+
+    with reach() as server:
+        assert invoke(*own, "put", "Orders", *"0123456789").exit_code == 0
+        usual = {one: getattr(server.odd, one) for one in odd}
+        for one, value in copy.deepcopy(odd).items():
+            setattr(server.odd, one, value)
+        run(status, cure)
+        for one, value in usual.items():
+            setattr(server.odd, one, value)
+        if status:
+            run(0, "")
         assert_whole()
