@@ -102,7 +102,7 @@ class LoopHold:
     """Time since the loop last ran other tasks, sampled by calls. For one loop."""
 
     def __init__(self, clock: Clock, hold_s_max: float = LOOP_HOLD_S_MAX) -> None:
-        self._clock = clock
+        self._now_s = clock.monotonic_s
         self._hold_s_max = hold_s_max
         self._is_in_burst = False
         """Whether calls were made since the loop last ran other tasks."""
@@ -116,7 +116,7 @@ class LoopHold:
 
         The caller then yields to the loop.
         """
-        now_s = self._clock.monotonic_s()
+        now_s = self._now_s()
         if self._is_in_burst:
             return now_s - self._began_s > self._hold_s_max
         self._is_in_burst = True

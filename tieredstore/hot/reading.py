@@ -144,9 +144,9 @@ def pick_messages(
     units = units_from(appender, queue, offset, count, waits=waits)
     if not units:
         return None
-    if appender.queues.is_lost(queue, offset, units[0]):
-        raise _lost(appender, queue, offset)
     picks = choose(units, appender.log.min_position, appender.end)
+    if picks.is_removing and appender.queues.is_lost(queue, offset, units[0]):
+        raise _lost(appender, queue, offset)
     chosen = [(offset + index, units[index]) for index in picks.indices]
     messages = _records_of(appender, queue, chosen, waits=waits)
     if len(messages) < len(chosen):
@@ -182,7 +182,7 @@ def _records_of(
 
     Ends before a deleted or damaged record, but returns at least one. Errors as `pick_messages`.
     """
-    if not waits and sum(unit.size for _, unit in numbered) > HERE_BYTES_MAX:
+    if not waits and sum([unit.size for _, unit in numbered]) > HERE_BYTES_MAX:
         raise BlockingIOError(errno.EAGAIN, "many bytes")
     runs = _runs(numbered, appender.log.file_bytes)
     spans = [(run[0][1].position, sum([unit.size for _, unit in run])) for run in runs]

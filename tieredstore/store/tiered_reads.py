@@ -141,22 +141,15 @@ class TieredReads:
         Raises:
             StoreError: the message at the offset exists, and cannot be read.
         """
+        if self.level is Level.DISABLE:
+            return await self._from_hot(request)
         last: GetMessageResult | None = None
 
         async def from_hot() -> GetMessageResult | None:
             nonlocal last
-            last = await self._inner.get_message(
-                request.group,
-                *request.queue,
-                request.offset,
-                messages_max=request.messages_max,
-                subscription=request.subscription,
-                bytes_max=request.bytes_max,
-            )
+            last = await self._from_hot(request)
             return last if last.status in _SERVED else None
 
-        if self.level is Level.DISABLE:
-            return await from_hot() or _given(last)
         queue, offset = request.queue, request.offset
         caller = Caller("get_message", queue.topic, request.group)
         result = await self._served(
@@ -175,6 +168,16 @@ class TieredReads:
             if is_lost or joined.tier is None:
                 return last
         return joined.absent(offset)
+
+    def _from_hot(self, request: Request) -> Awaitable[GetMessageResult]:
+        return self._inner.get_message(
+            request.group,
+            *request.queue,
+            request.offset,
+            messages_max=request.messages_max,
+            subscription=request.subscription,
+            bytes_max=request.bytes_max,
+        )
 
     async def _with_bounds(self, queue: QueueId, result: GetMessageResult) -> GetMessageResult:
         """Return the result with the bounds of both sides, or its own if a side fails."""
@@ -502,8 +505,3 @@ async def _from_tier(cold: ColdSide, request: Request) -> GetMessageResult | Non
             status = FetchStatus.FOUND if messages else FetchStatus.NO_MATCHED_MESSAGE
             break
     return GetMessageResult(status, following, result.min_offset, result.max_offset, messages)
-
-
-def _given(result: GetMessageResult | None) -> GetMessageResult:
-    assert result is not None, "the inner store was asked"
-    return result
