@@ -95,13 +95,14 @@ def check_endpoint(endpoint: str, *, allow_http: bool) -> None:
     Raises:
         ValueError: the text has the reason, without possible secrets.
     """
-    parts = urlsplit(endpoint)
-    shown = f"{parts.scheme}://{parts.hostname}"
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if not _has_host(endpoint) or urlsplit(endpoint).scheme not in {"http", "https"}:
         raise ValueError(
             "an S3 endpoint is https://host[:port][/path], or http:// on this machine; check "
             "objectStoreEndpoint or AWS_ENDPOINT_URL"
         )
+    parts = urlsplit(endpoint)
+    host = parts.hostname or ""
+    shown = f"{parts.scheme}://{host}"
     if parts.username or parts.password:
         raise ValueError(
             f"the endpoint {shown} holds credentials: give them in AWS_ACCESS_KEY_ID and "
@@ -109,11 +110,20 @@ def check_endpoint(endpoint: str, *, allow_http: bool) -> None:
         )
     if parts.query or parts.fragment:
         raise ValueError(f"the endpoint {shown} has more than a host, a port and a path")
-    if parts.scheme == "http" and not allow_http and not is_loopback(parts.hostname):
+    if parts.scheme == "http" and not allow_http and not is_loopback(host):
         raise ValueError(
             f"the endpoint {shown} is on another machine and without TLS: use https://, or allow "
             f"http on purpose"
         )
+
+
+def _has_host(url: str) -> bool:
+    """Whether a URL has a host, and a port that is one. Pure."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def is_loopback(host: str) -> bool:
@@ -180,6 +190,12 @@ def check_proxy(options: S3Options, endpoint: str, environment: Mapping[str, str
         ValueError: the text names the scheme and the settings, without possible secrets.
     """
     found = proxy_of(options, endpoint, environment)
+    given = found[0] if "://" in found[0] or not found[0] else f"http://{found[0]}"
+    if given and not _has_host(given):  # the library refuses it even where it is not used
+        raise ValueError(
+            "a proxy is http://host[:port], with a host and a right port; check objectStoreProxy, "
+            "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY"
+        )
     scheme = urlsplit(proxy_for(endpoint or "https://s3.amazonaws.com", *found)).scheme
     if scheme not in {"", "http"}:
         raise ValueError(

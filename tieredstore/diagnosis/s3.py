@@ -77,6 +77,7 @@ class _Questions:
         try:
             from boto3.session import Session  # noqa: PLC0415 - an extra has it
             from botocore.config import Config as ClientConfig  # noqa: PLC0415 - likewise
+            from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - likewise
         except ImportError as error:
             raise Denied(
                 "doctor needs the extra s3, as in `pip install tieredstore[s3]`", ""
@@ -118,11 +119,14 @@ class _Questions:
             read_timeout=20,
             retries={"max_attempts": 1},
         )
-        self._session: Any = Session()
         self._keys, self._settings = keys, settings
-        self._client: Any = self._session.client(
-            "s3", endpoint_url=endpoint or None, config=settings, **keys
-        )
+        try:
+            self._session: Any = Session()
+            self._client: Any = self._session.client(
+                "s3", endpoint_url=endpoint or None, config=settings, **keys
+            )
+        except (BotoCoreError, ValueError) as error:  # a region, a profile or a file of its own
+            raise Denied(f"boto3 refuses the settings: {error}", "") from error
 
     def identity(self) -> Line:
         """Return the account of the credentials, as far as AWS reports it."""

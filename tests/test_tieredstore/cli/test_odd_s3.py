@@ -512,3 +512,32 @@ def test_a_run_meets_each_oddity_and_loses_nothing(
         if status:
             run(0, "")
         assert_whole()
+
+
+WRONG = [
+    *(("AWS_ENDPOINT_URL", f"http://{one}") for one in ("127.0.0.1:99999", "127.0.0.1:x", "[::1")),
+    *(("HTTP_PROXY", f"http://{one}") for one in ("", "127.0.0.1:99999", "[::1")),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_urls_without_a_host_or_a_port_are_wrong_use(
+    reach: Any, store: Path, name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reach():
+        monkeypatch.setenv(name, value)
+        for words in (["topics"], [*NAMED, "tier", store]):
+            assert name in sentence(invoke(*TIER, *words), 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("AWS_REGION", "eu west"), ("AWS_CA_BUNDLE", " "), ("AWS_PROFILE", "x")]
+)
+def test_settings_that_boto3_refuses_are_wrong_use_of_doctor(
+    reach: Any, name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reach():
+        monkeypatch.setenv(name, value)
+        done = invoke("doctor", "s3://odd/t")
+        assert done.exit_code == 2, done.output
+        assert "boto3 refuses the settings" in done.stderr
