@@ -1,0 +1,162 @@
+"""Jobs whose workers or executors are killed at random: nothing is lost, nothing is doubled."""
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+import pyarrow.dataset as ds
+import pytest
+
+from tests.support.patience import HANGS_AFTER_S, completed
+from tests.support.spark_settings import ROOT, Job, submitted
+from tests.test_spark.test_stream import GrowingTier
+from tests.test_spark.test_write import write
+from tieredstore import sync
+from tieredstore.config.effective import Config
+from tieredstore.offline import spark as tiers
+from tieredstore.offline.export.job import planned_export
+from tieredstore.offline.export.options import ExportOptions
+from tieredstore.session.reader import AS_OPTIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(HANGS_AFTER_S)]
+
+ROUNDS = int(os.environ.get("KILLS") or 5)
+KILLS_MAX = 3
+"""Workers that are killed while a job runs: one task may fail three times."""
+PORTIONS = 2
+"""Writes of a job, each of half of the messages."""
+EACH = 200
+"""Messages of a queue."""
+CLUSTER = pytest.param("local-cluster[2,1,1024]", marks=pytest.mark.nightly)
+MASTERS = ["local[*,4]", CLUSTER]
+PROGRAM = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from tests.test_spark import test_killed_jobs
+
+getattr(test_killed_jobs, sys.argv[1])(SparkSession.builder.getOrCreate(), *map(Path, sys.argv[2:]))
+"""
+
+
+def work(spark: "SparkSession", tier: Path, place: Path) -> None:
+    """Export a tier, and write it into a store; again after any end, as if it had not been."""
+    from tieredstore.offline.spark.engine import SparkEngine  # noqa: PLC0415 - imports PySpark
+
+    config = Config.load(settings={"tieredStoreFilePath": str(tier), "brokerName": "b"})
+    out, options = place / "export", ExportOptions()
+    export = planned_export(config, out, options, split_bytes=2_000, naming=AS_OPTIONS)
+    export.run(SparkEngine(spark))
+    step = EACH // PORTIONS
+    for first in range(0, EACH, step):
+        named = {f"Orders/{queue}": first for queue in range(3)}
+        frame = tiers.messages(
+            spark, tier, columns=["topic", "queue_id", "body"], splitBytes=2_000,
+            startingOffsets=named, endingOffsets=dict.fromkeys(named, first + step),
+        )  # fmt: skip
+        write(frame, place, writeId=f"from-{first}")
+
+
+def rounds_with_killed_workers(spark: "SparkSession", tier: Path, place: Path) -> None:
+    """Do the work, each time into a place of its own, while workers are killed.
+
+    A job fails if the process of Python that plans it was killed; the next one completes it.
+    """
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - an extra
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - likewise
+
+    rng = random.Random(ROUNDS)
+    # The Java machine is the parent of a program that spark-submit runs.
+    for number in range(ROUNDS):
+        with _killing_below(os.getppid(), rng), suppress(Py4JJavaError, PySparkException):
+            work(spark, tier, place / f"{number}")
+            continue
+        work(spark, tier, place / f"{number}")
+
+
+@contextmanager
+def _killing_below(pid: int, rng: random.Random) -> Iterator[None]:
+    ended = Event()
+
+    def kill() -> None:
+        killed = 0
+        while killed < KILLS_MAX and not ended.wait(rng.uniform(0.05, 1.5)):
+            if found := _below(pid, *WORKERS):
+                with suppress(ProcessLookupError):
+                    os.kill(rng.choice(found), signal.SIGKILL)
+                    killed += 1
+
+    thread = Thread(target=kill)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+WORKERS = ("pyspark.daemon", "pyspark/daemon", "CoarseGrainedExecutorBackend")
+"""In the commands of what runs tasks: processes of Python, and Java machines of a cluster."""
+
+
+def _below(pid: int, *words: str) -> list[int]:
+    """Processes below another one whose command has one of these words."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                command = Path(f"/proc/{child}/cmdline").read_text()
+                if any(word in command for word in words):
+                    found.append(child)
+                found += _below(child, *words)
+    return found
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> GrowingTier:
+    made = GrowingTier(tmp_path)
+    made.grow(EACH)
+    return made
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def job_of(program: Path, master: str, function: str, tier: GrowingTier, place: Path) -> Job:
+    submit = ["--master", master, "--conf", f"spark.executorEnv.PYTHONPATH={ROOT}"]
+    return submitted(program, function, tier.path, place, scratch=place.parent, submit=submit)
+
+
+def assert_whole(tier: GrowingTier, place: Path) -> None:
+    """The export and the store have each message once."""
+    table = ds.dataset(place / "export", partitioning="hive").to_table(
+        columns=["queue_id", "queue_offset", "body"]
+    )
+    assert sorted(tuple(row.values()) for row in table.to_pylist()) == sorted(tier.sent)
+    with sync.open(place / "tier") as copy:
+        found = [(one.queue_id, one.body) for one in copy.messages("Orders")]
+    assert sorted(found) == sorted((queue, body) for queue, _, body in tier.sent)
+
+
+@pytest.mark.parametrize("master", MASTERS)
+@pytest.mark.usefixtures("spark")  # what says that there is no Java
+def test_jobs_whose_workers_are_killed_have_each_message_once(
+    tier: GrowingTier, program: Path, tmp_path: Path, master: str
+) -> None:
+    job = job_of(program, master, rounds_with_killed_workers.__name__, tier, tmp_path / "places")
+    done = completed(job.command, env=job.environment, cwd=tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    for number in range(ROUNDS):
+        assert_whole(tier, tmp_path / "places" / f"{number}")
