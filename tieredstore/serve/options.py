@@ -66,7 +66,7 @@ class ServeOptions:
         if not address and host in EVERYWHERE:
             raise ConfigError(
                 f"{HOST} ({host}) is no address that clients can connect to: set "
-                f"tieredStoreServeAddress to the one that they are told, such as 10.0.0.7:9876"
+                f"tieredStoreServeAddress to the one that they connect to, such as 10.0.0.7:9876"
             )
         seed = config.store_dir / "config" / NAME if config.gives("storePathRootDir") else None
         return cls(
