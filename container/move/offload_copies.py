@@ -201,7 +201,7 @@ class Offloader:
 
     def copies(self, wanted: Sequence[Held]) -> AbstractAsyncContextManager[CopiesAhead[Copied]]:
         """Begin to copy sealed segments of any queues. They are offloaded in this order."""
-        return copies_ahead(wanted, self._copied, self._tier.options, self._forsake_copy)
+        return copies_ahead(wanted, self._copied, self._tier.options, self._abandon_copy)
 
     async def offload(
         self, queue: QueueId, wanted: Sequence[Held], copies: CopiesAhead[Copied]
@@ -250,7 +250,7 @@ class Offloader:
                 else:
                     extents += await self._copy(queue, segment, run)
         except BaseException:
-            self._forsake(extents)
+            self._abandon(extents)
             raise
         return Copied(segment, tuple(extents))
 
@@ -312,7 +312,7 @@ class Offloader:
         try:
             await self._verify(moved)
         except BaseException:
-            self._forsake(moved)
+            self._abandon(moved)
             raise
         return moved
 
@@ -351,16 +351,16 @@ class Offloader:
                     await journal.publish([operation])  # no await since the comparison
                 except Refused:
                     if journal.planned.queues.get(queue) is current:
-                        self._forsake_all(batch)
+                        self._abandon_all(batch)
                         raise
                 else:
                     self._writer.settled(plan.written)
-                    self._forsake_all(plan.left_out)
+                    self._abandon_all(plan.left_out)
                     gone = {id(one) for one in plan.left_out}
                     return [one.segment for one in batch if id(one) not in gone]
             await self._tier.add_tombstones(plan.written)
             self._writer.settled(plan.written)
-        self._forsake_all(batch)
+        self._abandon_all(batch)
         return []
 
     async def _plan(self, queue_id: QueueId, batch: Sequence[Copied]) -> _Plan | None:
@@ -409,14 +409,14 @@ class Offloader:
         written = tuple(swap.ref.object_name for swap in swaps)
         return _Plan(operation, written, queue, tuple(left.values()))
 
-    def _forsake_all(self, copied: Sequence[Copied]) -> None:
+    def _abandon_all(self, copied: Sequence[Copied]) -> None:
         for one in copied:
-            self._forsake_copy(one)
+            self._abandon_copy(one)
 
-    def _forsake_copy(self, copied: Copied) -> None:
-        self._forsake(copied.extents)
+    def _abandon_copy(self, copied: Copied) -> None:
+        self._abandon(copied.extents)
 
-    def _forsake(self, extents: Sequence[Extent]) -> None:
+    def _abandon(self, extents: Sequence[Extent]) -> None:
         """Record objects that will never be referenced. `PartsStep` adds their tombstones."""
         known = self._segments.abandoned
         known.extend({one.object_name: None for one in extents}.keys() - set(known))

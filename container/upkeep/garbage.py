@@ -312,14 +312,14 @@ class PartsStep(Step):
             Fenced: a newer owner has the tier.
         """
         await self._count()
-        await self._bury_forsaken()
+        await self._tombstone_abandoned()
         if not self._searched and self._snapshots.written > 0:
             await self._search()
 
     async def finish(self) -> None:
         """Search once more. Raises as `step`."""
         await self._count()
-        await self._bury_forsaken()
+        await self._tombstone_abandoned()
         await self._search()
 
     async def _count(self) -> None:
@@ -342,7 +342,7 @@ class PartsStep(Step):
                         counts.update(named[ref.object_name])
                 await journal.publish([CountParts(tuple(sorted(counts.items())))])
 
-    async def _bury_forsaken(self) -> None:
+    async def _tombstone_abandoned(self) -> None:
         """Add tombstones to parts of ours that may exist unpublished."""
         abandoned, planned = self._segments.abandoned, self.tier.journal.planned
         seen, known = len(abandoned), planned.parts.keys() | planned.tombstones.keys()
