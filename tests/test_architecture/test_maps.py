@@ -41,7 +41,7 @@ def imports_of_rooms() -> Arrows:
             named = [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
             named += [f"{name}.__init__" for name in named]
             rooms = {room_of(modules[name]) for name in named if name in modules}
-            found[room] |= {one for one in rooms if one not in {None, room}}
+            found[room] |= {one for one in rooms if one is not None} - {room}
     return found
 
 
