@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from container.names.queue_id import QueueId
+from tests.support.golden import extract
 from tests.support.hot_store import appender_at, new_message, put, readable
 from tieredstore.hot.options import HotWriteOptions
 
@@ -20,8 +20,7 @@ Bodies = dict[QueueId, list[bytes]]
 @pytest.fixture(params=["closed", "killed"])
 def left(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Bodies]:
     """The directory, and the bodies that were acknowledged."""
-    with tarfile.open(LEFT) as archive:
-        archive.extractall(tmp_path, filter="data")
+    extract(LEFT, tmp_path)
     root = tmp_path / request.param
     assert not (root / "durableEnds").exists()
     assert (root / "abort").exists() == (request.param == "killed")

@@ -61,7 +61,7 @@ async def test_a_store_is_refused_under_another_brokers_name_until_that_is_said(
     level: str, tmp_path: Path
 ) -> None:
     await filled(tmp_path, level)
-    with pytest.raises(ConfigError, match="is that of a of cluster DefaultCluster, as its config/"):
+    with pytest.raises(ConfigError, match="is that of a of cluster DefaultCluster by its config/"):
         await filled(tmp_path, level, broker="b")
     await filled(tmp_path, level, count=1)
     unchecked = {**FILES, "tieredStoreNameCheckEnable": False}
