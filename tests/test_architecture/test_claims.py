@@ -16,6 +16,7 @@ from tieredstore.cli.commands import repair_hot_log, repair_journal
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.config.keys import JAVA_ONLY, KEYS
+from tieredstore.serve.metrics import ServeMetrics, ServeMoment
 
 pytestmark = pytest.mark.checkout
 
@@ -61,6 +62,8 @@ def test_defaults_in_parentheses_are_the_defaults() -> None:
 def test_every_metric_that_is_named_exists(page: Path) -> None:
     table = GUIDE.read_text().split("## Watch it")[1].split("\n## ")[0]
     explained = set(re.findall(r"`((?:tieredstore|rocketmq)_\w+)`", table))
+    server = ServeMetrics(lambda: ServeMoment(0, 0, 0, 0, 0, 0, 0, 0.0, {("PULL", "SUCCESS"): 1}))
+    explained |= {sample.name for family in server.collect() for sample in family.samples}
     assert said(page, r"`(tieredstore_\w+|rocketmq_\w+)`") <= explained
 
 

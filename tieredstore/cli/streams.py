@@ -26,7 +26,8 @@ MEANINGS: Mapping[str, str] = {
     "4": "another process owns the tier or the store, or took the tier over",
     "70": "internal error",
     "129, 130, 143": "ended by SIGHUP, SIGINT, SIGTERM (`tier --follow` and `run` end with 0 once"
-    " they have committed; a second signal ends them at once)",
+    " they have committed, `serve` once it has saved the offsets of groups; a second signal ends"
+    " them at once)",
 }
 
 
