@@ -192,6 +192,8 @@ def test_credentials_are_never_said(
         proxy.faults = faults
         for name in COMMANDS.keys() - {"bench", "run", "put"}:
             given = [*NAMED, "--tier", tier, "-D", f"objectStoreEndpoint={proxy.endpoint}"]
+            # The port is taken, so that `serve` ends.
+            given += ["-D", f"tieredStoreServePort={proxy.endpoint.rpartition(':')[2]}"]
             given += ["--log-level", "debug", "--debug", *map(str, words.get(name, [name]))]
             said += invoke(*given).output
     assert "config" in COMMANDS
