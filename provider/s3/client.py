@@ -23,6 +23,7 @@ from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from threading import Lock, Thread
+from traceback import clear_frames
 from typing import Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 from weakref import finalize
@@ -207,6 +208,8 @@ class BucketLister:
                 body = reply.read(BODY_BYTES_MAX)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 connection.close()
+                # Python 3.11.2 leaves the reply of a refused tunnel, and its socket, to its frame.
+                clear_frames(error.__traceback__)
                 if not is_new and not isinstance(error, TimeoutError):
                     continue  # the service closed it while it was idle
                 raise ListingFailed(Failure(trouble=_trouble(error), said=str(error))) from error

@@ -1,6 +1,8 @@
 """Requests through a proxy: listings are sent by us, all others by the client library."""
 
 import asyncio
+import gc
+import socket
 from base64 import b64encode
 from contextlib import suppress
 
@@ -15,9 +17,16 @@ KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 NAMED = b"Basic " + b64encode(b"us@er:se:cret")
 
 
+def half_closed() -> set[int]:
+    """Descriptors of closed sockets that a reply still holds open."""
+    found = (one for one in gc.get_objects() if isinstance(one, socket.socket))
+    return {one.fileno() for one in found if "[closed]" in repr(one)} - {-1}
+
+
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_listings_name_the_user_of_a_proxy_as_reads_do(scheme: str) -> None:
     heads: list[bytes] = []
+    before = half_closed()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
@@ -40,6 +49,7 @@ async def test_listings_name_the_user_of_a_proxy_as_reads_do(scheme: str) -> Non
         with suppress(ListingFailed):
             await clients.lister.page({"list-type": "2"})
         clients.close()
+    assert half_closed() <= before
     named = [
         line.partition(b":")[2].strip()
         for head in heads
