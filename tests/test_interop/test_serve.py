@@ -46,10 +46,19 @@ class Served:
         return done.stdout
 
     def consume(
-        self, group: str, topic: str, tags: str, how: str, consumers: int, **properties: str
+        self,
+        group: str,
+        topic: str,
+        tags: str,
+        messages: int,
+        *,
+        how: str = "concurrently",
+        consumers: int = 1,
+        **properties: str,
     ) -> dict[tuple[int, int], int]:
-        """How often each message came, by queue and offset."""
-        said = self.run("Consume", group, topic, tags, how, str(consumers), **properties)
+        """How often each message came, by queue and offset, once so many have come."""
+        counts = str(consumers), str(messages)
+        said = self.run("Consume", group, topic, tags, how, *counts, **properties)
         rows = re.findall(r"^(\d+) (\d+) (\d+)$", said, re.MULTILINE)
         if how == "orderly":
             assert "disorder 0\n" in said
@@ -115,20 +124,25 @@ def test_the_pull_client_gets_what_a_broker_gave_it(served: Served, tmp_path: Pa
 
 
 def test_a_push_consumer_gets_each_message_once_from_the_first_offset_on(served: Served) -> None:
-    found = served.consume("CG_push", "G_Orders", "*", "concurrently", 1)
-    assert found == dict.fromkeys(places("G_Orders"), 1)
-    offsets = served.consume("CG_push", "G_Orders", "*", "concurrently", 1)
-    assert offsets == {}  # the group is at the end
+    wanted = places("G_Orders")
+    found = served.consume("CG_push", "G_Orders", "*", len(wanted))
+    assert found == dict.fromkeys(wanted, 1)
+    again = served.consume("CG_push", "G_Orders", "*", 0)
+    assert again == {}  # the group is at the end
 
 
 def test_a_push_consumer_gets_the_tags_that_it_wants(served: Served) -> None:
-    found = served.consume("CG_tags", "G_Orders", "TagA || TagB", "concurrently", 1)
-    assert found == dict.fromkeys(places("G_Orders", "TagA", "TagB"), 1)
+    wanted = places("G_Orders", "TagA", "TagB")
+    found = served.consume("CG_tags", "G_Orders", "TagA || TagB", len(wanted))
+    assert found == dict.fromkeys(wanted, 1)
 
 
 def test_two_orderly_consumers_share_the_queues(served: Served) -> None:
-    found = served.consume("CG_orderly", "G_Orders", "*", "orderly", 2, **BINARY)
-    assert set(found) == places("G_Orders")
+    wanted = places("G_Orders")
+    found = served.consume(
+        "CG_orderly", "G_Orders", "*", len(wanted), how="orderly", consumers=2, **BINARY
+    )
+    assert set(found) == wanted
 
 
 def test_messages_are_found_by_key(served: Served, tmp_path: Path) -> None:
@@ -156,7 +170,7 @@ def test_messages_are_found_by_key(served: Served, tmp_path: Path) -> None:
 def test_mqadmin_shows_what_is_there(served: Served, words: list[str], shown: str) -> None:
     address = f"127.0.0.1:{served.port}"
     if "CG_tools" in words:
-        served.consume("CG_tools", "G_Keys", "*", "concurrently", 1)
+        served.consume("CG_tools", "G_Keys", "*", len(places("G_Keys")))
     given = [word.format(address=address) for word in words]
     startup = "org.apache.rocketmq.tools.command.MQAdminStartup"
     said = served.run(startup, *given, "-n", address)

@@ -13,8 +13,8 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Consumes a topic with official push consumers until no message has come for a while. Arguments: GROUP TOPIC TAGS
- * concurrently|orderly CONSUMERS. Prints a line for each message, in the order of queue and offset: queue id, queue
+ * Consumes a topic with official push consumers until MESSAGES places have come, and no message for a while. Arguments:
+ * GROUP TOPIC TAGS concurrently|orderly CONSUMERS MESSAGES. Prints a line for each message, in the order of queue and offset: queue id, queue
  * offset, and how often it came; then "disorder N", the messages that an orderly consumer got out of order. The name
  * server comes from the system property rocketmq.namesrv.addr; everything else is the client's default.
  */
@@ -27,7 +27,8 @@ public class Consume {
 
   public static void main(String[] args) {
     try {
-      run(args[0], args[1], args[2], args[3].equals("orderly"), Integer.parseInt(args[4]));
+      boolean orderly = args[3].equals("orderly");
+      run(args[0], args[1], args[2], orderly, Integer.parseInt(args[4]), Integer.parseInt(args[5]));
       System.exit(0);
     } catch (Throwable e) { // the client's threads would keep the process alive
       e.printStackTrace();
@@ -35,20 +36,21 @@ public class Consume {
     }
   }
 
-  private static void run(String group, String topic, String tags, boolean orderly, int count) throws Exception {
+  private static void run(String group, String topic, String tags, boolean orderly, int count, int messages)
+      throws Exception {
     List<DefaultMQPushConsumer> consumers = new ArrayList<>();
     for (int i = 0; i < count; i++) {
       DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
       consumer.setInstanceName("consumer-" + i);
       consumer.subscribe(topic, tags);
       if (orderly) {
-        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
-          messages.forEach(Consume::take);
+        consumer.registerMessageListener((MessageListenerOrderly) (batch, context) -> {
+          batch.forEach(Consume::take);
           return ConsumeOrderlyStatus.SUCCESS;
         });
       } else {
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-          messages.forEach(Consume::take);
+        consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
+          batch.forEach(Consume::take);
           return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
       }
@@ -58,7 +60,7 @@ public class Consume {
     for (DefaultMQPushConsumer consumer : consumers) {
       consumer.start();
     }
-    while (System.currentTimeMillis() - newest.get() < IDLE_MS) {
+    while (seen.size() < messages || System.currentTimeMillis() - newest.get() < IDLE_MS) {
       Thread.sleep(50);
     }
     consumers.forEach(DefaultMQPushConsumer::shutdown); // commits the offsets
