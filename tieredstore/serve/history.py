@@ -1,6 +1,7 @@
 """Tier behind the server: topics and bounds of its newest metadata, and gaps that readers pass."""
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 
 from container.metadata.records import Gap
@@ -90,12 +91,13 @@ class History:
         return found
 
     def passed(self, group: str, queue: QueueId, offset: int, result: FetchResult) -> None:
-        """Count and log the gaps between `offset` and the next offset of a read."""
+        """Count and log the gaps between `offset` and the next offset of a read. O(log n)."""
         source = self.queue(queue)
         gaps = () if source is None else source.gaps
-        for gap in gaps:
-            if gap.start < result.next_offset and offset < gap.end:
-                self._passed(group, queue, gap)
+        first = bisect_right(gaps, offset, key=lambda gap: gap.end)
+        last = bisect_left(gaps, result.next_offset, key=lambda gap: gap.start)
+        for gap in gaps[first:last]:
+            self._passed(group, queue, gap)
 
     def _passed(self, group: str, queue: QueueId, gap: Gap) -> None:
         key = group, queue, int(gap.start)
