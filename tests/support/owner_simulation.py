@@ -63,7 +63,7 @@ def _name_of(earlier: str, clock: ManualClock, rng: Random) -> str:
 
 
 class OwnerSimulation:
-    """O1  A living owner keeps the tier, and a start is told so.
+    """O1  A living owner keeps the tier, and a start reports it.
 
     O2  An owner that ended, or whose process is gone from this host, is replaced at once.
     O3  An owner elsewhere without a sign is replaced once the lease has passed, and not before.

@@ -70,7 +70,7 @@ class Server:
         self.clock = clock
         self.history = history
         self.offsets = offsets
-        self.groups = groups = Groups(clock, _tell)
+        self.groups = groups = Groups(clock, _notify)
         self.requests: Counter[tuple[str, str]] = Counter()
         """Answers by request code and response code."""
         self.refused_connections = 0
@@ -278,8 +278,8 @@ async def _awaited(work: Awaitable[None]) -> None:
     await work
 
 
-def _tell(peer: Peer, group: str) -> None:
-    """Let a client know that its group changed: it shares the queues out again at once."""
+def _notify(peer: Peer, group: str) -> None:
+    """Notify a client of a change of its group, so that it rebalances at once."""
     code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     peer.send(Command(code, {"consumerGroup": group}, flag=ONE_WAY))
 
