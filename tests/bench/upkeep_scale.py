@@ -37,7 +37,7 @@ from container.metadata.records import (
 )
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
-from container.queue.manifest import name_manifest, write_manifest
+from container.queue.manifest import MANIFEST_SEGMENTS_MAX, name_manifest, write_manifest
 from container.steps.options import UpkeepOptions
 from container.steps.step import OwnedTier
 from container.upkeep.creation_intents import FirstFilesStep
@@ -273,8 +273,10 @@ def _beginnings(tier: Any, start: int) -> list[Operation]:
 
 
 @asynccontextmanager
-async def long_queue(clock: FixedClock) -> AsyncIterator[tuple[Journal, MemoryStore]]:
-    """A queue of nine manifests of 32,768 segments each: 294,912."""
+async def long_queue(
+    clock: FixedClock, each: int = MANIFEST_SEGMENTS
+) -> AsyncIterator[tuple[Journal, MemoryStore]]:
+    """A queue of nine manifests of `each` segments: 294,912 as programs before the bound wrote."""
     async with filled(0, clock) as (journal, store):
         rng, queue = random.Random(3), QueueId("T", 0)
         refs: list[ManifestRef] = []
@@ -288,11 +290,11 @@ async def long_queue(clock: FixedClock) -> AsyncIterator[tuple[Journal, MemorySt
                     (Extent(0, 1000, 7, QueueOffset(at), NOW_MS + at, NOW_MS + at),),
                     NOW_MS,
                 )
-                for at in range(n * MANIFEST_SEGMENTS, (n + 1) * MANIFEST_SEGMENTS)
+                for at in range(n * each, (n + 1) * each)
             ]
             name = name_manifest(queue, segments, 4, epoch=1, rng=rng)
             refs.append(await write_manifest(store, name, segments, sequence=1))
-        end = 9 * MANIFEST_SEGMENTS
+        end = 9 * each
         times = (NOW_MS + end, NOW_MS + end)
         log = Segment(
             SegmentType.COMMIT_LOG,
@@ -311,12 +313,15 @@ async def long_queue(clock: FixedClock) -> AsyncIterator[tuple[Journal, MemorySt
 
 
 async def merged_manifests(count: int) -> Measured:
-    """Manifests of a queue of 294,912 segments."""
+    """Eight of nine manifests become one of as many segments as a manifest may have."""
     assert count
-    clock = FixedClock()
-    async with long_queue(clock) as (journal, store):
-        tier = OwnedTier(journal, store, clock, random.Random(2), UpkeepOptions())
-        return await measured(ManifestStep(tier).step())
+    clock, options = FixedClock(), UpkeepOptions()
+    each = MANIFEST_SEGMENTS_MAX // options.manifests_per_level_max
+    async with long_queue(clock, each) as (journal, store):
+        step = ManifestStep(OwnedTier(journal, store, clock, random.Random(2), options))
+        found = await measured(step.step())
+        assert step.figures == {"manifests": 1}
+        return found
 
 
 async def trimmed_manifests(count: int) -> Measured:
