@@ -119,10 +119,10 @@ test-soak: $(FULL_STAMP)
 test-soak-store: $(FULL_STAMP)
 	$(PYTEST) -m soak tests/soak/test_store_soak.py
 
-# All that scales, with thousands of seeds and examples.
+# All that scales, with thousands of seeds and examples. Failures are printed at once, for a night may end before its summary.
 test-seeds: export HYPOTHESIS_PROFILE := nightly
 test-seeds: $(FULL_STAMP)
-	$(PYTEST) -n $(WORKERS) --dist worksteal --timeout 0 -m "(scales or hypothesis) and not soak"
+	$(PYTEST) -n $(WORKERS) --dist worksteal --timeout 0 --at-once -m "(scales or hypothesis) and not soak"
 
 # Minutes each, and nothing that scales.
 test-long: export HYPOTHESIS_PROFILE := nightly

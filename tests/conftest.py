@@ -18,6 +18,7 @@ from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
 from dispatcher.queue_table import QueueTable
+from tests.support.at_once import AT_ONCE_OPTION, AtOnce
 from tests.support.cli import run
 from tests.support.cli import settings as settings_of
 from tests.support.cpu_seconds import FAIL_OPTION, CpuSeconds
@@ -61,6 +62,7 @@ import_module("prometheus_client")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(FAIL_OPTION, action="store_true", help="fail if a test takes too much CPU")
+    parser.addoption(AT_ONCE_OPTION, action="store_true", help="print each failure when it happens")
     parser.addoption(SUMMARY_OPTION, action="store_true", help="list what the marks leave out")
 
 
@@ -71,6 +73,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(
         LeftOut(prints=bool(config.getoption(SUMMARY_OPTION))), "left-out"
     )
+    if config.getoption(AT_ONCE_OPTION):
+        config.pluginmanager.register(AtOnce(config), "at-once")
 
 
 _NEEDS = {"test_spark": "pyspark", "test_tieredstore/offline/test_iceberg.py": "pyiceberg"}
