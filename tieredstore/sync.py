@@ -9,9 +9,9 @@ with tieredstore.sync.open("tier") as tier:
 ```
 
 Everything runs in an event loop in a thread of its own, from `open` to `close`. So it works beside
-a running loop, as in Jupyter, and any thread may call it. `tieredstore.ReadableTier`,
-`tieredstore.Follower` and `tieredstore.TieredMessageStore` document meaning, cost and errors of
-each call.
+a running loop, as in Jupyter, and any thread may call it. In a forked child, each call raises
+`Closed`: open in each process, after the fork. `tieredstore.ReadableTier`, `tieredstore.Follower`
+and `tieredstore.TieredMessageStore` document meaning, cost and errors of each call.
 """
 
 import os

@@ -1,5 +1,6 @@
 """Synchronous faces: an asynchronous context kept open in a thread, and its calls."""
 
+import os
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -24,7 +25,11 @@ def _end(stack: ExitStack) -> None:
 
 
 class Threaded:
-    """Keeps one asynchronous context manager open in a thread with an event loop."""
+    """Keeps one asynchronous context manager open in a thread with an event loop.
+
+    The thread does not exist in a forked child, where a call would wait for ever: calls there raise
+    `Closed`. Nothing is closed there, because the parent uses the same files.
+    """
 
     def __init__(self, opened: AbstractAsyncContextManager[object]) -> None:
         self._opened = opened
@@ -37,6 +42,8 @@ class Threaded:
             self._stack = stack.pop_all()
         # Later than at exit, its end would wait for a thread that the interpreter has stopped.
         self._finalizer = weakref.finalize(self, _end, self._stack)
+        self._process = os.getpid()
+        _OPEN.add(self)
 
     def __enter__(self) -> Self:
         """It is open already."""
@@ -65,8 +72,18 @@ class Threaded:
     def _running(self) -> BlockingPortal:
         """The way into the loop's thread; raises `Closed` once that has ended."""
         if self._stack is None:
-            raise Closed("it was closed", repr(self))
+            reason = "it was closed"
+            if self._process != os.getpid():
+                reason = f"process {self._process} opened it before a fork: open it in each process"
+            raise Closed(reason, repr(self))
         return self._portal
+
+    def leave_to_parent(self) -> None:
+        """Count as closed, and close nothing. For a forked child."""
+        self._finalizer.detach()
+        with suppress(StopIteration):  # `stop` awaits nothing; the portal then waits for no thread
+            self._portal.stop().send(None)
+        self._stack = None
 
     def close(self) -> None:
         """Cancel running calls, close, and end the thread. Idempotent."""
@@ -84,6 +101,15 @@ class Threaded:
 
         while (item := self._running.call(following)) is not None:
             yield item
+
+
+def _after_fork() -> None:
+    for one in _OPEN:
+        one.leave_to_parent()
+
+
+_OPEN: weakref.WeakSet[Threaded] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def blocking(

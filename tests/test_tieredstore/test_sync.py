@@ -135,6 +135,42 @@ print(len(list(tier.messages("G_Orders", 0))))
     assert "was not closed" in done.stderr
 
 
+FORKS = """
+import os, sys
+from tieredstore import Closed, NewMessage, sync
+
+with sync.open_store(sys.argv[1] + "/store", sys.argv[1] + "/tier", broker="b") as store:
+    message = NewMessage("T", 0, b"body")
+    assert store.put_message(message).queue_offset == 0
+    child = os.fork()
+    if child == 0:
+        for call in (lambda: store.put_message(message), lambda: store.max_offset("T", 0)):
+            try:
+                call()
+            except Closed as error:
+                print(error, flush=True)
+        store.close()
+        sys.exit(7)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(store.put_message(message).queue_offset)
+"""
+
+
+@pytest.mark.process
+def test_a_forked_child_is_refused_and_leaves_the_store_to_its_parent(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", FORKS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    refused = "opened it before a fork: open it in each process"
+    *said, status, offset = ended.stdout.splitlines()
+    assert len(said) == 2
+    assert all(refused in line for line in said)
+    assert (status, offset, ended.stderr) == ("7", "1", "")
+
+
 def test_several_threads_may_read_at_once(golden_tier: Path) -> None:
     counts: list[int] = []
     with sync.open(golden_tier) as opened:
