@@ -9,6 +9,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, AnyStr
 
@@ -17,8 +18,7 @@ STALL_S_MAX = 60.0
 HANGS_AFTER_S = 1800.0
 """For `pytest.mark.timeout` of tests that wait for processes: when a stall was not noticed."""
 BUSY_SHARE = 0.05
-"""Of a core. A follower that only polls uses less than 0.02; one that works on a machine with ten
-times as many processes as cores still gets more."""
+"""Of a core. A follower that only polls uses less than 0.02."""
 LOOK_S = 0.05
 COMMUNICATE_S = 1.0
 _TICKS_S = os.sysconf("SC_CLK_TCK")
@@ -38,12 +38,27 @@ def cpu_s_of(pid: int) -> float:
     return used + sum(map(cpu_s_of, children))
 
 
+def wanted_cpu_s_of(pid: int) -> float:
+    """CPU time of a process and all its children, and how long their threads waited for a core.
+
+    What is starved by a loaded machine has work to do: it does not stand still.
+    """
+    waited_ns = 0
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):  # it has ended
+            waited_ns += int((task / "schedstat").read_text().split()[1])
+            children += map(int, (task / "children").read_text().split())
+    own = cpu_s_of(pid) - sum(map(cpu_s_of, children))
+    return own + waited_ns / 1e9 + sum(map(wanted_cpu_s_of, children))
+
+
 class Patience:
     """One wait: `look` now and then; it fails if nothing moved for `STALL_S_MAX` seconds.
 
-    Something moved if `marks()` is another value than before, or if the processes `pids` used
-    more than `BUSY_SHARE` of a core since the last move, or if one of them or of their children
-    ended: its CPU time is no longer counted then, and its children get as long again.
+    Something moved if `marks()` is another value than before, or if the processes `pids` used or
+    waited for more than `BUSY_SHARE` of a core since the last move, or if one of them or of their
+    children ended: its CPU time is no longer counted then, and its children get as long again.
     """
 
     def __init__(
@@ -53,7 +68,7 @@ class Patience:
         marks: Callable[[], object] = lambda: None,
         pids: Iterable[int] = (),
         now_s: Callable[[], float] = time.monotonic,
-        cpu_s: Callable[[int], float] = cpu_s_of,
+        cpu_s: Callable[[int], float] = wanted_cpu_s_of,
     ) -> None:
         """`otherwise` is what a failure says; `now_s` and `cpu_s` tell time and CPU time."""
         self._otherwise = otherwise

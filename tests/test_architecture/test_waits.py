@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.support.patience import (
     completed,
     cpu_s_of,
     wait_until,
+    wanted_cpu_s_of,
 )
 
 TESTS = Path(__file__).parents[1]
@@ -98,6 +100,19 @@ def test_the_work_of_children_is_the_work_of_their_parent() -> None:
             wait_until(lambda: cpu_s_of(shell.pid) > WORK_S, Patience("no child works"))
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+def test_a_process_that_waits_for_a_core_does_not_stand_still() -> None:
+    busy = [sys.executable, "-c", "while True: pass"]
+    with ExitStack() as stack:
+        both: list[int] = []
+        for _ in range(2):
+            process = stack.enter_context(subprocess.Popen(busy))
+            stack.callback(process.kill)
+            os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
+            both.append(process.pid)
+        waits = Patience("nobody waits for the core", pids=both)
+        wait_until(lambda: wanted_cpu_s_of(both[0]) - cpu_s_of(both[0]) > WORK_S, waits)
 
 
 def test_a_process_that_ends_is_told_as_subprocess_tells_it() -> None:
