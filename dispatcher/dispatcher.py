@@ -10,7 +10,7 @@ from random import Random
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from dispatcher.options import DRAIN_PATIENCE_S, DispatchOptions
-from dispatcher.ports import HotLog, TierPort
+from dispatcher.ports import HotLog, HotQueueState, TierPort
 from dispatcher.statistics import DispatchStatistics, Progress
 from dispatcher.topic_filter import TopicFilter
 from dispatcher.work import DispatchWork
@@ -43,7 +43,11 @@ class Backlog:
         if self._missing is None:
             if self._work.poll_finished <= self._polls_begun:
                 return False
-            self._missing = {queue.id: queue.hot.max_offset for queue in self._work.table}
+            self._missing = {
+                queue.id: queue.hot.max_offset
+                for queue in self._work.table
+                if queue.hot.state is not HotQueueState.UNCONFIRMED
+            }
         news = (self._work.counters.rounds, self._work.poll_finished)
         if self._report is not None and news != self._reported:
             self._reported = news

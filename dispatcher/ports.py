@@ -50,6 +50,9 @@ class HotQueueState(Enum):
     UNREADABLE = "unreadable"
     """The queue cannot be read now; `detail` has the cause. Its offsets are stale, or 0 if it was
     never read."""
+    UNCONFIRMED = "unconfirmed"
+    """No message of it may be tiered yet, so its offsets are unknown, and 0. `waiting` has their
+    number, `detail` the reason. No queue returns to this state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,7 +356,9 @@ class QueueProgress:
     @property
     def must_open(self) -> bool:
         """Whether the queue must be opened and no worker is opening it."""
-        return (self.state is QueueState.UNSETTLED or self.setback.rests) and not self.opening
+        is_closed = self.state is QueueState.UNSETTLED or self.setback.rests
+        is_known = self.hot.state is not HotQueueState.UNCONFIRMED
+        return is_closed and is_known and not self.opening
 
     def since_s(self, now_s: float) -> float:
         """Return the monotonic time at which the first unclaimed message was first seen."""

@@ -234,7 +234,8 @@ class QueueTable:
         for hot in seen:
             queue = self._queues.get(hot.id)
             if queue is None:
-                queue = self._queues[hot.id] = QueueProgress(hot, self._common, is_old=first)
+                is_old = first and hot.state is not HotQueueState.UNCONFIRMED
+                queue = self._queues[hot.id] = QueueProgress(hot, self._common, is_old=is_old)
             queue.observe(hot, now_s, epoch_s)
 
     def cut_off(self) -> None:

@@ -177,7 +177,7 @@ def _refusal(queue: QueueId, known: HotQueue | None) -> StoreError | None:
     match known.state:
         case HotQueueState.READY:
             return None
-        case HotQueueState.UNREADABLE:
+        case HotQueueState.UNREADABLE | HotQueueState.UNCONFIRMED:
             reason = f"the hot log cannot be read, {why}: {known.detail}"
             return Unavailable(reason, str(queue))
         case HotQueueState.DAMAGED:

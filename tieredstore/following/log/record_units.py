@@ -73,6 +73,12 @@ def split_run(run: QueueRun, count: int) -> tuple[QueueRun, QueueRun]:
     return first, run._replace(first=run.first + count, units=run.units[count:])
 
 
+def have_unit(sys_flags: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Return a mask of records with a unit: no prepared or rolled-back transactions."""
+    transaction = sys_flags & TRANSACTION_MASK
+    return (transaction != TRANSACTION_PREPARED) & (transaction != TRANSACTION_ROLLBACK)
+
+
 @dataclass(frozen=True, slots=True)
 class UnitColumns:
     """Unit fields of a part of the log, one entry for each unit, in the order of the log."""
@@ -104,8 +110,7 @@ class UnitColumns:
         none, either: its hole shows in the offsets.
         """
         headers = headers_at(window, starts)
-        transaction = headers["sys_flag"] & TRANSACTION_MASK
-        has_unit = (transaction != TRANSACTION_PREPARED) & (transaction != TRANSACTION_ROLLBACK)
+        has_unit = have_unit(headers["sys_flag"])
         if wanted is not None:
             has_unit &= np.isin(headers["queue_id"], [queue.queue_id for queue in wanted])
         rows = np.flatnonzero(has_unit)

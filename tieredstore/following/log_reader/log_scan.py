@@ -84,6 +84,8 @@ class ScanStep:
     """First bytes of the files that were missing amid others."""
     is_all: bool = False
     """Whether there is nothing more to read now."""
+    is_cut: bool = False
+    """Whether it ends before records that are not confirmed."""
     newest_ms: int = 0
     """Store timestamp of the last unconfirmed record that was read, Unix ms; 0: none was."""
 
@@ -179,7 +181,7 @@ class FollowScan:
             counting, newest_ms = _counting(window, walk, counting, count, confirmed.stored_ms)
             is_cut = counting < count
             if is_cut:
-                piece.newest_ms = newest_ms
+                piece.is_cut, piece.newest_ms = True, newest_ms
                 count = counting
                 after = int(ends[count - 1]) - place if count else 0
         self._take(window, walk, count, place, piece)
@@ -214,9 +216,20 @@ class FollowScan:
         if not count:
             return
         starts, sizes = walk.starts[:count], walk.sizes[:count]
-        piece.runs += UnitColumns.read(window, place, starts, sizes).runs()
+        self._decode(window, place, starts, sizes, piece)
         start = int(starts[-1])
         piece.last = LastRecord(place + start, window[start : start + HEAD.size].tobytes())
+
+    def _decode(
+        self,
+        window: NDArray[np.uint8],
+        place: int,
+        starts: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        piece: ScanStep,
+    ) -> None:
+        """Add the messages of a window that begins at `place` to a piece."""
+        piece.runs += UnitColumns.read(window, place, starts, sizes).runs()
 
     def _skip(self, log: CommitLogFiles, place: int, end: int, piece: ScanStep) -> None:
         """Skip bytes without a record, up to the next one of this file, or to its end."""

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -31,9 +32,10 @@ from tieredstore.following.log_reader.logged_queue import (
     Taken,
     units_before,
 )
+from tieredstore.following.log_reader.unconfirmed import UnconfirmedScan
 from tieredstore.following.log_reader.unit_spill import WaitingUnits
 from tieredstore.following.queues.poll_schedule import QueueWatermarks
-from tieredstore.following.queues.tail import Doubt, PollTime, judge_report
+from tieredstore.following.queues.tail import UNCONFIRMED, Doubt, PollTime, judge_report
 from tieredstore.following.statistics import ScanStatistics
 
 
@@ -205,6 +207,7 @@ class LoggedQueues:
         self._begun = False
         self._remembered: Remembered | None = None
         self._scan = FollowScan()
+        self._unconfirmed = UnconfirmedScan(self._topics.is_wanted)
         self._has_more = True
         self._is_published = False
         self.newest_ms = 0
@@ -301,12 +304,13 @@ class LoggedQueues:
         self._take_releases()
         touched = self._follow_deletions()
         piece = self._scan.read(log, moment.confirmed, bytes_max=STEP_BYTES)
-        self.newest_ms = max(self.newest_ms, piece.newest_ms)
         self._beginnings.is_complete &= not piece.holes
         touched |= self._take(piece.runs)
         touched |= self._follow_successors()
         self._scan.accept(piece)
-        self._has_more = not piece.is_all
+        touched |= self._unconfirmed.follow(log, piece, bytes_max=STEP_BYTES)
+        self.newest_ms = max(self.newest_ms, piece.newest_ms, self._unconfirmed.newest_ms)
+        self._has_more = not piece.is_all or self._unconfirmed.has_more
         self._statistics.find(
             [*piece.findings, *self._scan.files_again(log), *self._beginnings.take_findings()]
         )
@@ -319,8 +323,20 @@ class LoggedQueues:
             return {}
         if not self._is_published:
             self._is_published = True
-            touched = set(self._queues)
-        return self._topics.refused() | {queue: self._queues[queue].seen() for queue in touched}
+            touched = self._queues.keys() | self._unconfirmed.queues
+        return self._topics.refused() | {queue: self._seen(queue) for queue in touched}
+
+    def _seen(self, name: QueueId) -> HotQueue:
+        """Return the state for the dispatcher, with the messages that are not confirmed."""
+        queue, zero = self._queues.get(name), QueueOffset(0)
+        if queue is None:
+            seen = HotQueue(name, zero, zero, HotQueueState.UNCONFIRMED, UNCONFIRMED)
+        else:
+            seen = queue.seen()
+        count, first_ms = self._unconfirmed.waiting(name)
+        if not count or seen.state is HotQueueState.REFUSED:
+            return seen
+        return replace(seen, waiting=count, waits_for=UNCONFIRMED, waiting_ms=first_ms)
 
     def poll_again(self, queues: Collection[QueueId], moment: PollTime) -> dict[QueueId, HotQueue]:
         """Find the start of queues again: reads the log below it once more, without stored units.
@@ -350,7 +366,7 @@ class LoggedQueues:
             queue.start = min(queue.start, first)
         self._log_min = min(self._log_min, low)
         self._statistics.find(findings)
-        return {name: self._queues[name].seen() for name in queues if name in self._queues}
+        return {name: self._seen(name) for name in queues if name in self._queues}
 
     def _begin(self) -> None:
         """Find the first position to read. Called by the first poll."""
