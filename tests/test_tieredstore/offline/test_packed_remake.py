@@ -22,6 +22,7 @@ from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
 from provider.clock import SystemClock
 from provider.errors import NotFound, Unavailable
+from provider.stores.packed_segments import PartName
 from tests.support.cli import invoke
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
@@ -237,6 +238,32 @@ async def test_a_damaged_record_costs_that_one_message(tier: PackedTier, place: 
     report = await in_thread(lambda: remake(tier.config, OneProcess()))
     wanted = len(expected(ROCKETMQ_533, "messages"))
     assert report.messages == wanted - 1
+
+
+@pytest.mark.parametrize(("rotten", "newer_by"), [("older", 0), ("newer", 1), ("both", 1)])
+async def test_of_two_copies_the_one_that_passes_its_checksums_counts(
+    tier: PackedTier, rotten: str, newer_by: int
+) -> None:
+    log = max(await tier.extents(SegmentType.COMMIT_LOG), key=lambda one: one.length)
+    objects = without_metadata(tier)
+    first = PartName.parse(log.object_name)
+    assert first is not None
+    copied = str(first._replace(epoch=first.epoch + newer_by, nonce="f" * 32))
+    objects[copied] = objects[log.object_name]
+    for name, which in ((log.object_name, "older"), (copied, "newer")):
+        if rotten in (which, "both"):
+            raw = bytearray(objects[name])
+            raw[log.object_offset + layout_of(0).body + 1] ^= 8
+            objects[name] = bytes(raw)
+    tier.put(objects)
+    report = await in_thread(lambda: remake(tier.config, OneProcess()))
+    wanted = len(expected(ROCKETMQ_533, "messages"))
+    assert report.messages == wanted - (rotten == "both")
+    if rotten == "both":
+        assert report.findings
+    else:
+        assert report.findings == []
+        await is_sound(tier)
 
 
 def test_a_place_without_parts_is_one_sentence(tmp_path: Path) -> None:

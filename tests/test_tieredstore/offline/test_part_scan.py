@@ -1,6 +1,6 @@
 """Parts say by their records alone which run of which queue lies where in them."""
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 from random import Random
 
 import numpy as np
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
 from container.record.batch import encode_units
+from container.record.layout import layout_of
 from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from provider.stores.packed_segments import PartName
@@ -17,8 +18,8 @@ from tests.support.messages import make_message
 from tests.support.scanned_log import MemorySource
 from tieredstore.offline.jobs import part_scan
 from tieredstore.offline.jobs.metadata_records import HOLE_BYTES_MAX, put_together, with_filler
-from tieredstore.offline.jobs.part_scan import PartRun, runs_of_part
-from tieredstore.offline.scan import record_search
+from tieredstore.offline.jobs.part_scan import PartRun, runs_of_part, split_by_checksums
+from tieredstore.offline.scan import log_window, record_search
 from tieredstore.offline.scan.split import LogPiece
 
 A, B, LONG = QueueId("A", 0), QueueId("B", 7), QueueId("Ü" * 100, 1)
@@ -90,6 +91,32 @@ def test_a_damaged_record_parts_two_runs() -> None:
     assert [(run.first_offset, run.records, run.position) for _, run in scanned(bytes(raw))] == [
         (0, 4, 0),
         (5, 4, ends[5]),
+    ]
+
+
+@pytest.mark.parametrize("window", [300, 1 << 20])
+def test_a_run_is_split_where_its_checksums_begin_or_end_to_fail(window: int) -> None:
+    one = records(A, 3, 12, 700)
+    raw = bytearray(b"".join(one))
+    ends = np.cumsum([0, *map(len, one)]).tolist()
+    for index in (0, 4, 5, 11):
+        raw[ends[index] + layout_of(0).body + 1] ^= 1
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(log_window, "WINDOW_BYTES", window)
+        patched.setattr(part_scan, "WINDOW_BYTES", window)
+        patched.setattr(part_scan, "NEAR_BYTES", min(window, part_scan.NEAR_BYTES))
+        ((_, whole),) = scanned(bytes(raw))
+        parts = list(split_by_checksums(MemorySource({"p": bytes(raw)}), whole))
+    joined_by_kind = [
+        (kind, sum(one.records for one in group))
+        for kind, group in (
+            (kind, list(group)) for kind, group in groupby(parts, key=lambda one: one.is_sound)
+        )
+    ]
+    assert joined_by_kind == [(False, 1), (True, 3), (False, 2), (True, 5), (False, 1)]
+    assert [part.object_offset for part in parts] == [part.position - 700 for part in parts]
+    assert [part.first_offset - 3 for part in parts] == [
+        ends.index(part.object_offset) for part in parts
     ]
 
 

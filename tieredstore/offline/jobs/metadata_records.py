@@ -272,16 +272,16 @@ class _Covered:
 def put_together(runs: Sequence[PartRun], are_same: AreSame, *, path: str) -> list[PartRun]:
     """The runs of a log, in order, without overlaps; there may be holes. O(n log n).
 
-    `are_same` is asked of bytes that are there twice.
+    `are_same` is asked of sound bytes that are there twice. Others fill what no sound ones cover.
 
     Raises:
         Corrupt: two versions of owners of one epoch stand at one place; the position is the log's.
     """
     covered = _Covered()
     ends = _Ends()
-    for run in sorted(runs, key=lambda one: (-one.epoch, one.position, -one.length)):
+    for run in sorted(runs, key=_order):
         end = min(run.end, ends.of(run.epoch))
-        for other in covered.overlapping(run.position, end):
+        for other in covered.overlapping(run.position, end) if run.is_sound else ():
             low, high = max(run.position, other.position), min(end, other.end)
             if are_same(_part(run, low, high), _part(other, low, high)):
                 continue
@@ -297,6 +297,22 @@ def put_together(runs: Sequence[PartRun], are_same: AreSame, *, path: str) -> li
         if run.position < end:
             covered.add(run, end)
     return covered.runs
+
+
+def _order(run: PartRun) -> tuple[bool, int, int, int]:
+    return not run.is_sound, -run.epoch, run.position, -run.length
+
+
+def overlapping(runs: Sequence[PartRun]) -> set[PartRun]:
+    """Return the runs with bytes of the log that another run has, too. O(n log n)."""
+    found: set[PartRun] = set()
+    last: PartRun | None = None
+    for run in sorted(runs, key=lambda one: one.position):
+        if last is not None and run.position < last.end:
+            found |= {run, last}
+        if last is None or run.end > last.end:
+            last = run
+    return found
 
 
 def _part(run: PartRun, low: int, high: int) -> LogPiece:

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
@@ -51,11 +51,12 @@ from tieredstore.offline.jobs.metadata_records import (
     FIRST_EPOCH,
     HOLE_BYTES_MAX,
     first_free_number,
+    overlapping,
     put_together,
     with_filler,
     with_known_gaps,
 )
-from tieredstore.offline.jobs.part_scan import PartRun, PartTask, part_item
+from tieredstore.offline.jobs.part_scan import PartRun, PartTask, part_item, split_by_checksums
 from tieredstore.offline.jobs.rebuild_job import INDEX, ObjectSink, RebuildReducer
 from tieredstore.offline.jobs.repair_plan import Progress
 from tieredstore.offline.jobs.report import RebuildReport
@@ -111,18 +112,39 @@ class RunsReducer:
         """
         runs = [PartRun(*row) for piece in pieces for row in orjson.loads(piece.payload)]
         with closing(source_of(self.place)) as source:
-
-            def are_same(one: LogPiece, other: LogPiece) -> bool:
-                return _are_same(source, one, other)
-
             try:
-                found = put_together(runs, are_same, path=target)
+                found = _put_together(source, runs, path=target)
                 with_filler([run.piece for run in found], "", path=target)
                 said: dict[str, object] = {"runs": [tuple(run) for run in found]}
             except Corrupt as error:
                 said = {"fault": error.reason, "position": error.position}
         said["parts"] = sorted({run.object_name for run in runs})
         yield Piece(target, 0, orjson.dumps(said))
+
+
+def _put_together(source: ByteSource, runs: Sequence[PartRun], *, path: str) -> list[PartRun]:
+    """Put a log together. Where copies differ, the one that passes its checksums counts.
+
+    Raises:
+        Unavailable, Denied: as `ByteSource.read_into`.
+        Corrupt: as `put_together`.
+    """
+    differ = False
+
+    def are_same(one: LogPiece, other: LogPiece) -> bool:
+        nonlocal differ
+        is_same = _are_same(source, one, other)
+        differ |= not is_same
+        return is_same
+
+    with suppress(Corrupt):
+        found = put_together(runs, are_same, path=path)
+        if not differ:
+            return found
+    twice = overlapping(runs)
+    split = [part for run in sorted(twice) for part in split_by_checksums(source, run)]
+    once = [run for run in runs if run not in twice]
+    return put_together([*once, *split], are_same, path=path)
 
 
 def _are_same(source: ByteSource, one: LogPiece, other: LogPiece) -> bool:
