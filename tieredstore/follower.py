@@ -28,7 +28,7 @@ from tieredstore.config.effective import Config, StartWords
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.statistics import ScanStatistics
-from tieredstore.lifetime import cause, running
+from tieredstore.lifetime import running
 from tieredstore.metrics.families import Moment
 from tieredstore.metrics.page import metrics_of, served_metrics
 from tieredstore.metrics.summary import Loss, TopicSummary, new_losses, summarize
@@ -200,10 +200,7 @@ class Follower:
         stack, self._stack = self._stack, None
         if stack is None:
             return
-        try:
-            await stack.__aexit__(kind, error, traceback)
-        except BaseExceptionGroup as group:
-            raise cause(group) from group
+        await stack.__aexit__(kind, error, traceback)
 
     def __del__(self) -> None:
         if self._stack is not None:

@@ -21,31 +21,74 @@ def keep_opened() -> None:
     gc.freeze()
 
 
-async def _call(worker: Worker) -> None:
-    await worker()
+class _Failures:
+    """Failures of workers. The first one cancels the caller, whose block they run beside.
+
+    A failing `asyncio.TaskGroup` hides a cancellation of its caller, so none of its tasks fails.
+    """
+
+    def __init__(self, caller: asyncio.Task[object]) -> None:
+        self.of_workers: list[BaseException] = []
+        self.of_block: Exception | None = None
+        self.is_leaving = False
+        """Whether the block has ended."""
+        self._caller = caller
+        self._cancellations = caller.cancelling()
+        self._has_cancelled = False
+
+    async def run(self, worker: Worker) -> None:
+        """Run one worker and record its failure."""
+        try:
+            await worker()
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - `finish` raises it
+            self.of_workers.append(error)
+            if not (self.is_leaving or self._has_cancelled):
+                self._has_cancelled = True
+                self._caller.cancel()
+
+    def finish(self, cancelled: asyncio.CancelledError | None) -> None:
+        """Raise what ended the block: a cancellation from outside, a failure, or nothing."""
+        if self._has_cancelled:
+            self._caller.uncancel()
+        is_asked = self._caller.cancelling() > self._cancellations or not self.of_workers
+        if cancelled is not None and is_asked:
+            raise cancelled
+        if self.of_workers:
+            raise cause(BaseExceptionGroup("workers", self.of_workers))
+        if self.of_block is not None:
+            raise self.of_block
 
 
 @asynccontextmanager
 async def running(workers: Iterable[Worker]) -> AsyncGenerator[None]:
     """Run `workers` while the block runs; leaving it cancels them and waits for their end.
 
-    A worker that fails cancels the block and raises its failure in an ExceptionGroup. A failure of
-    the block itself is raised bare.
+    A worker that fails cancels the block, and its failure is raised (`cause`). A failure of the
+    block itself is raised bare. A cancellation of the caller counts more than a worker's failure,
+    even if both occur in the same turn of the loop.
     """
-    block_failed: Exception | None = None
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_call(worker)) for worker in workers]
-        try:
-            # Each worker begins before the block does, so that a block may end what they run.
-            await asyncio.sleep(0)  # noqa: TID251 - one turn of the loop, no time
-            yield
-        except Exception as error:  # noqa: BLE001 - raised again below, outside the group
-            block_failed = error
-        finally:
-            for task in tasks:
-                task.cancel()
-    if block_failed is not None:
-        raise block_failed
+    caller = asyncio.current_task()
+    assert caller is not None, "a block of a task"
+    failures = _Failures(caller)
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(failures.run(worker)) for worker in workers]
+            try:
+                # Each worker begins before the block does, so that a block may end what they run.
+                await asyncio.sleep(0)  # noqa: TID251 - one turn of the loop, no time
+                yield
+            except Exception as error:  # noqa: BLE001 - raised again below, outside the group
+                failures.of_block = error
+            finally:
+                failures.is_leaving = True
+                for task in tasks:
+                    task.cancel()
+    except asyncio.CancelledError as error:
+        cancelled = error
+    failures.finish(cancelled)
 
 
 def cause(error: BaseException) -> BaseException:

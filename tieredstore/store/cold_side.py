@@ -45,7 +45,7 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.following.options import HotLogOptions
 from tieredstore.hot.hot_log import HotLog
 from tieredstore.hot.hot_log_source import HotLogFeed, open_feed
-from tieredstore.lifetime import cause, running
+from tieredstore.lifetime import running
 from tieredstore.metrics.families import Moment
 from tieredstore.metrics.summary import Loss, TopicSummary, new_losses, summarize
 from tieredstore.process_name import moment_text
@@ -543,33 +543,28 @@ async def open_cold_side(
         Fenced: at the end of the block: a newer owner took the tier.
         And the errors of `open_tier`.
     """
-    try:
-        async with AsyncExitStack() as stack:
-            feed = await stack.enter_async_context(
-                open_feed(log, clock=clock, cluster=config.cluster, broker=config.broker)
-            )
-            tier = await stack.enter_async_context(open_tier())
-            agreed: Mapping[QueueId, Queue] = {}
-            if continues:
-                newest = config.dispatch.compared_messages_max
-                agreed = await continue_at_tier(log, feed, tier, compared_messages=newest)
-            cold = ColdSide(log, feed, tier, config, clock, agreed=agreed)
-            await stack.enter_async_context(cold.fetcher)
-            watch = partial(
-                watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
-            )
-            tasks = [tier.run, watch, cold.dispatch_forever, partial(cold.report_outages, clock)]
-            if config.upkeep.expires:  # nothing may expire before longer retentions are known
-                look = cold.topic_times.hours
-                tier.upkeep.topic_hours.update(await look())
-                tasks.append(partial(keep_topic_times, look, tier, clock))
-            await stack.enter_async_context(running(tasks))
-            stack.push_async_callback(tier.close)
-            stack.push_async_callback(cold.commit_rest)
-            yield cold
-        cold.raise_loss()
-    except BaseExceptionGroup as group:
-        raise cause(group) from group
+    async with AsyncExitStack() as stack:
+        feed = await stack.enter_async_context(
+            open_feed(log, clock=clock, cluster=config.cluster, broker=config.broker)
+        )
+        tier = await stack.enter_async_context(open_tier())
+        agreed: Mapping[QueueId, Queue] = {}
+        if continues:
+            newest = config.dispatch.compared_messages_max
+            agreed = await continue_at_tier(log, feed, tier, compared_messages=newest)
+        cold = ColdSide(log, feed, tier, config, clock, agreed=agreed)
+        await stack.enter_async_context(cold.fetcher)
+        watch = partial(watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s)
+        tasks = [tier.run, watch, cold.dispatch_forever, partial(cold.report_outages, clock)]
+        if config.upkeep.expires:  # nothing may expire before longer retentions are known
+            look = cold.topic_times.hours
+            tier.upkeep.topic_hours.update(await look())
+            tasks.append(partial(keep_topic_times, look, tier, clock))
+        await stack.enter_async_context(running(tasks))
+        stack.push_async_callback(tier.close)
+        stack.push_async_callback(cold.commit_rest)
+        yield cold
+    cold.raise_loss()
 
 
 class StoreWatch:

@@ -28,7 +28,7 @@ from tieredstore.hot.options import HotWriteOptions, ReadLimits, RetentionOption
 from tieredstore.hot.reading import Bounds, Picks
 from tieredstore.hot.retention import Trim
 from tieredstore.hot.trimming import HoldsBack
-from tieredstore.lifetime import cause, running
+from tieredstore.lifetime import running
 from tieredstore.store.iteration import messages_of
 from tieredstore.store.key_scan import query_by_scan
 from tieredstore.store.protocol import MESSAGES_MAX, GetMessageResult
@@ -265,10 +265,7 @@ class LocalMessageStore:
         stack, self._stack = self._stack, None
         if stack is None:
             return
-        try:
-            await stack.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            raise cause(group) from group
+        await stack.__aexit__(kind, error, trace)
 
     @property
     def log(self) -> HotLog:

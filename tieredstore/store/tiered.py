@@ -25,7 +25,7 @@ from provider.errors import Closed, StoreError, Unavailable
 from provider.stores.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.hot.encoding import Appended, NewMessage
-from tieredstore.lifetime import cause, running
+from tieredstore.lifetime import running
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.session.owner import PASSING, when_usable
 from tieredstore.session.places import directory_of, local_directory
@@ -321,10 +321,7 @@ class TieredMessageStore:
         stack, self._stack = self._stack, None
         if stack is None:
             return
-        try:
-            await stack.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            raise cause(group) from group
+        await stack.__aexit__(kind, error, trace)
 
     @property
     def level(self) -> Level:

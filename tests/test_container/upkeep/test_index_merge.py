@@ -19,8 +19,9 @@ from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_reader import TierReader
 from container.upkeep.index_merge import MergeRules
+from provider.errors import StoreError
 from provider.ranges import QueueOffset
-from provider.testing.faulty import Fault, Kind
+from provider.testing.faulty import Crashed, Fault, Kind
 from provider.testing.manual_clock import settle
 from provider.testing.memory import MemoryObjects, MemoryStore
 from tests.support.messages import TOPIC, batch_of, make_record
@@ -195,7 +196,7 @@ async def test_what_a_merge_leaves_that_dies_at_any_request_the_next_owner_finis
     while struck:
         number += 1
         over = continued(before)
-        with suppress(BaseExceptionGroup):
+        with suppress(BaseExceptionGroup, Crashed, StoreError):
             async with over.owned() as tier:
                 over.stores[-1].faults = (Fault(kind, calls=(number,)),)
                 await over.pass_time(4)

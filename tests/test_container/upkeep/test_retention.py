@@ -13,9 +13,9 @@ from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchStatus
-from provider.errors import Fenced, Unavailable
+from provider.errors import Fenced, StoreError, Unavailable
 from provider.ranges import QueueOffset
-from provider.testing.faulty import Fault, Kind
+from provider.testing.faulty import Crashed, Fault, Kind
 from provider.testing.manual_clock import ManualClock
 from provider.testing.memory import MemoryObjects, MemoryStore
 from tests.support.messages import FIRST_STORE_TIMESTAMP, TOPIC, batch_of, make_record
@@ -362,7 +362,7 @@ async def test_what_a_run_leaves_that_dies_at_any_request_the_next_owner_finishe
     while struck:
         number += 1
         world = continued(before)
-        with suppress(BaseExceptionGroup):
+        with suppress(BaseExceptionGroup, Crashed, StoreError):
             async with world.owned(EXPIRING):
                 world.stores[-1].faults = (Fault(kind, calls=(number,)),)
                 await world.pass_time(45)

@@ -31,7 +31,7 @@ from provider.stores.in_place_segments import LOCK_NAME
 from provider.stores.packed_segments import NONCE_BYTES
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
-from tieredstore.lifetime import cause, running
+from tieredstore.lifetime import running
 from tieredstore.offline.jobs.derived import IndexPart
 from tieredstore.offline.jobs.engine import Engine
 from tieredstore.offline.jobs.publish import LostRun, Publishing, WantedObjects
@@ -152,14 +152,11 @@ def _make_and_publish(
 @asynccontextmanager
 async def _owned(config: Config) -> AsyncGenerator[Tier]:
     """The tier, owned, without upkeep, which would change what is being made."""
-    try:
-        async with open_owner(config, clock=SystemClock()) as tier, running([tier.journal.run]):
-            try:
-                yield tier
-            finally:
-                await tier.journal.close()
-    except BaseExceptionGroup as group:
-        raise cause(group) from group
+    async with open_owner(config, clock=SystemClock()) as tier, running([tier.journal.run]):
+        try:
+            yield tier
+        finally:
+            await tier.journal.close()
 
 
 async def _index_files(tier: Tier, lost: Sequence[str]) -> Mapping[str, str]:

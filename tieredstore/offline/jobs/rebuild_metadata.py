@@ -43,7 +43,7 @@ from provider.stores.packed_segments import NONCE_BYTES, PARTS_PREFIX
 from tieredstore.config.effective import Config
 from tieredstore.config.location import OFFLOAD_PATH, Location, TierUrl, has_second_store
 from tieredstore.config.sources import ConfigError
-from tieredstore.lifetime import cause, running
+from tieredstore.lifetime import running
 from tieredstore.offline.jobs.engine import Engine, Piece
 from tieredstore.offline.jobs.metadata_job import RemakeJob, SegmentFile
 from tieredstore.offline.jobs.metadata_records import (
@@ -382,17 +382,14 @@ def is_foreign_index_file(name: str) -> bool:
 
 @asynccontextmanager
 async def _begun(config: Config, operations: Sequence[Operation]) -> AsyncGenerator[Tier]:
-    try:
-        async with (
-            open_owner(config, clock=SystemClock(), imported=operations) as tier,
-            running([tier.journal.run]),
-        ):
-            try:
-                yield tier
-            finally:
-                await tier.journal.close()
-    except BaseExceptionGroup as group:
-        raise cause(group) from group
+    async with (
+        open_owner(config, clock=SystemClock(), imported=operations) as tier,
+        running([tier.journal.run]),
+    ):
+        try:
+            yield tier
+        finally:
+            await tier.journal.close()
 
 
 HEAD_BYTES = 128
