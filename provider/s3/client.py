@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from threading import Lock, Thread
@@ -32,11 +32,20 @@ from xml.etree import ElementTree
 from obstore.store import S3Store
 
 from provider.clock import SystemClock
-from provider.s3.errors import ChainCredentials, Credential, Failure, Place, Trouble, reply_of
+from provider.s3.errors import (
+    ChainCredentials,
+    Credential,
+    Failure,
+    Place,
+    Trouble,
+    reply_of,
+    sendable,
+)
 from provider.s3.options import (
     S3Options,
     bucket_url,
     endpoint_of,
+    is_sendable,
     proxy_for,
     proxy_of,
     region_of,
@@ -224,7 +233,7 @@ class BucketLister:
         more = {"x-amz-request-payer": "requester"} if self._options.requester_pays else {}
         if not self._is_signed:
             return more
-        found = self._credentials()
+        found = sendable(self._credentials)
         return signed_headers(
             self._url,
             query,
@@ -522,6 +531,12 @@ class _Reach:
         region = region_of(options, os.environ)
         if not region and isinstance(credentials, ChainCredentials):
             region = credentials.region()
+            if not is_sendable(region):
+                raise OSError(
+                    errno.EOPNOTSUPP,
+                    f"the profile's region {region!r} is no name of a region; correct it",
+                    bucket,
+                )
         region = region or "us-east-1"
         url = bucket_url(endpoint, region, bucket, virtual_hosted=options.virtual_hosted)
         proxy = proxy_of(options, endpoint, os.environ)
@@ -563,7 +578,7 @@ class _Reach:
                 "retry_timeout": timedelta(seconds=options.total_s_max),
                 "backoff": {"init_backoff": timedelta(seconds=options.retry_s_min), "base": 2},
             },
-            credential_provider=cast("Any", self.credentials),
+            credential_provider=cast("Any", partial(sendable, self.credentials)),
         )
 
     def _patience(self, quiet_s_max: float | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import os
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 from obstore.exceptions import BaseError
 
 from provider.object.errors import NoPlace
+from provider.s3.options import is_sendable
 
 # botocore has no types.
 
@@ -28,6 +29,7 @@ REFRESH_S: Final = 300.0
 """Age in seconds at which credentials are read again. boto3 renews expiring credentials a quarter
 of an hour before they expire. Credentials of a file are read from it again."""
 _ID, _SECRET = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
+_TOKEN = "AWS_SESSION_TOKEN"  # noqa: S105 - a name
 
 Credential = Mapping[str, Any]
 """Result of obstore's credential providers: key, secret, token and the time of the next read."""
@@ -37,15 +39,33 @@ class NoCredentials(PermissionError):
     """Credentials are missing, or their configuration is wrong. The text has the setting to fix."""
 
 
+def sendable(credentials: Callable[[], Credential]) -> Credential:
+    """Call a credential provider, and verify that requests can hold its result.
+
+    Raises:
+        NoCredentials: as the provider, or a value has a line break or another character that no
+            header can hold. The text names the value, and has no part of it.
+    """
+    found = credentials()
+    for name, text in found.items():
+        if isinstance(text, str) and not is_sendable(text):
+            variable = {"access_key_id": _ID, "secret_access_key": _SECRET, "token": _TOKEN}
+            raise NoCredentials(
+                f"{variable.get(name, name)}, or its value in a profile or setting, has a line "
+                f"break or a character that is not ASCII"
+            )
+    return found
+
+
 class EnvironmentCredentials:
     """Key pair of `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`. The repr has neither."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        token = environment.get("AWS_SESSION_TOKEN") or environment.get("AWS_SECURITY_TOKEN")
+        token = environment.get(_TOKEN) or environment.get("AWS_SECURITY_TOKEN") or ""
         self._found = {
             "access_key_id": environment[_ID].strip(),
             "secret_access_key": environment[_SECRET].strip(),
-            "token": token or None,
+            "token": token.strip() or None,
             "expires_at": None,
         }
 

@@ -30,7 +30,7 @@ from provider.s3.errors import (
     failed,
     os_errors,
 )
-from provider.s3.options import S3Options, check_proxy, endpoint_of
+from provider.s3.options import S3Options, check_proxy, endpoint_of, region_of
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -198,6 +198,7 @@ class S3FileSystem(AsyncFileSystem):
             **options,
         )
         self.options = S3Options(**options)
+        region_of(self.options, os.environ)  # a wrong one is refused here
         check_proxy(self.options, endpoint_of(self.options, os.environ), os.environ)
         given = cast("Credentials | None", credentials)
         self._credentials = given or credentials_of(os.environ)

@@ -16,6 +16,11 @@ CHECKSUMS: Final = ("CRC64NVME", "SHA256", "")
 NEVER_PROXIED: Final = "localhost,127.0.0.0/8,::1"
 
 
+def is_sendable(text: str) -> bool:
+    """Whether a request can hold a text: ASCII without control characters. Pure."""
+    return text.isascii() and text.isprintable()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
     """Options of an `S3FileSystem`, without credentials.
@@ -74,6 +79,8 @@ class S3Options:
             )
         if self.upload_checksum not in CHECKSUMS:
             raise ValueError(f"no such upload checksum: {self.upload_checksum!r}")
+        if not is_sendable(self.kms_key_id):
+            raise ValueError(f"a KMS key is named in ASCII, on one line: not {self.kms_key_id!r}")
         if self.kms_key_id and not self.server_side_encryption.startswith("aws:kms"):
             raise ValueError("a KMS key needs the server-side encryption aws:kms")
         numbers = (
@@ -97,8 +104,8 @@ def check_endpoint(endpoint: str, *, allow_http: bool) -> None:
     """
     if not _has_host(endpoint) or urlsplit(endpoint).scheme not in {"http", "https"}:
         raise ValueError(
-            "an S3 endpoint is https://host[:port][/path], or http:// on this machine; check "
-            "objectStoreEndpoint or AWS_ENDPOINT_URL"
+            "an S3 endpoint is https://host[:port][/path] in ASCII, or http:// on this machine; "
+            "check objectStoreEndpoint or AWS_ENDPOINT_URL"
         )
     parts = urlsplit(endpoint)
     host = parts.hostname or ""
@@ -118,10 +125,10 @@ def check_endpoint(endpoint: str, *, allow_http: bool) -> None:
 
 
 def _has_host(url: str) -> bool:
-    """Whether a URL has a host, and a port that is one. Pure."""
+    """Whether a request can hold a URL, and the URL has a host and a right port. Pure."""
     try:
         parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0
+        return is_sendable(url) and " " not in url and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
 
@@ -152,9 +159,19 @@ def endpoint_of(options: S3Options, environment: Mapping[str, str]) -> str:
 
 
 def region_of(options: S3Options, environment: Mapping[str, str]) -> str:
-    """Return the region that requests are signed for; empty: unknown without a profile. Pure."""
+    """Return the region that requests are signed for; empty: unknown without a profile. Pure.
+
+    Raises:
+        ValueError: no request can hold the region.
+    """
     names = ("AWS_REGION", "AWS_DEFAULT_REGION")
-    return options.region or next((environment[one] for one in names if environment.get(one)), "")
+    found = options.region or next((environment[one] for one in names if environment.get(one)), "")
+    if not is_sendable(found):
+        raise ValueError(
+            f"a region is a name such as eu-west-3, not {found!r}; check objectStoreRegion or "
+            f"AWS_REGION"
+        )
+    return found
 
 
 def bucket_url(endpoint: str, region: str, bucket: str, *, virtual_hosted: bool) -> str:

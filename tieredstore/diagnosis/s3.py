@@ -71,7 +71,7 @@ class _Questions:
     """A bucket and the client that asks about it, by the settings that our own requests have."""
 
     def __init__(self, config: Config, bucket: str) -> None:
-        from provider.s3.errors import ChainCredentials, NoCredentials, credentials_of  # noqa: PLC0415 - an extra
+        from provider.s3.errors import ChainCredentials, NoCredentials, credentials_of, sendable  # noqa: PLC0415 - an extra
         from provider.s3.options import S3Options, endpoint_of, proxy_for, proxy_of, region_of  # noqa: PLC0415 - an extra
 
         try:
@@ -92,7 +92,7 @@ class _Questions:
         if not region and isinstance(credentials, ChainCredentials):
             region = credentials.region()
         try:
-            found: Mapping[str, Any] = credentials()
+            found: Mapping[str, Any] = sendable(credentials)
         except NoCredentials as error:
             raise Denied(str(error), "") from error
         proxy = proxy_for(

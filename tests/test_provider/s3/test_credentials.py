@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,6 +19,7 @@ from provider.s3.errors import (
     NoCredentials,
     credentials_of,
 )
+from provider.s3.file_system import S3FileSystem
 
 EXPIRES = "2099-01-01T00:00:00Z"
 
@@ -62,6 +64,28 @@ def test_a_pair_of_the_environment_is_used_as_it_is() -> None:
     assert isinstance(found, EnvironmentCredentials)
     assert (found()["access_key_id"], found()["token"]) == ("k", "t")
     assert "k" not in repr(found).replace("EnvironmentCredentials", "")
+
+
+@pytest.mark.parametrize("name", ["access_key_id", "secret_access_key", "token"])
+@pytest.mark.parametrize("wrong", ["two\nlines", "schlüssel", "nul\0"])
+async def test_a_credential_that_no_header_can_hold_is_a_refusal(name: str, wrong: str) -> None:
+    given = {"access_key_id": "k", "secret_access_key": "s", "token": "t", "expires_at": None}
+    credentials = partial(dict[str, Any], given | {name: wrong})
+    system = S3FileSystem(
+        asynchronous=True,
+        skip_instance_cache=True,
+        endpoint="http://127.0.0.1:9",
+        credentials=credentials,
+    )
+    for work in (
+        system._pipe_file("bucket/name", b"content"),
+        system._cat_file("bucket/name"),
+        system._ls("bucket/"),
+    ):
+        with pytest.raises(PermissionError, match="line break") as caught:
+            await work
+        assert wrong not in str(caught.value)
+    await system.close()
 
 
 def test_keys_of_a_file_are_read_again(tmp_path: Path) -> None:

@@ -86,6 +86,29 @@ def test_a_refusal_ends_a_command_that_runs_once_with_2(
 
 
 @pytest.mark.parametrize(
+    ("variable", "wrong"),
+    [
+        ("AWS_ACCESS_KEY_ID", "AKIA\nEXAMPLE"),
+        ("AWS_SECRET_ACCESS_KEY", "pass\x7fword"),
+        ("AWS_SESSION_TOKEN", "geheimnisträger"),
+        ("AWS_REGION", "eu\nwest"),
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:9\n1"),
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:9/ü"),
+        ("HTTP_PROXY", "http://user:pass\nword@127.0.0.1:9"),
+        ("TIEREDSTORE_OBJECT_STORE_KMS_KEY_ID", "arn:\naws"),
+    ],
+)
+def test_what_no_request_can_hold_is_one_sentence_without_it(
+    reach: Any, store: Path, monkeypatch: pytest.MonkeyPatch, variable: str, wrong: str
+) -> None:
+    with reach():
+        monkeypatch.setenv(variable, wrong)
+        said = sentence(invoke(*TIER, *NAMED, "tier", store), 2)
+    assert variable.removeprefix("TIEREDSTORE_OBJECT_STORE_").split("_")[0] in said
+    assert not any(part in said for part in ("EXAMPLE", "word", "träger"))
+
+
+@pytest.mark.parametrize(
     "refusal",
     [
         Refusal(status=503, code="SlowDown"),
