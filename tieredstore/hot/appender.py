@@ -84,7 +84,9 @@ class Appender:
             directory.truncated,
             has_lost_ends=self._ends_file.is_damaged,
         )
-        self.recovered: LogEnd = recover(self.log, self.queues, found, rescan=bool(left))
+        self.recovered: LogEnd = recover(
+            self.log, self.queues, found, enter=self._ends_file.write_both, rescan=bool(left)
+        )
         """Result of the recovery."""
         self.end = self.recovered.position
         """Position after the last record."""

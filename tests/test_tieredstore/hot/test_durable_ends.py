@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -161,6 +162,42 @@ def test_a_queue_whose_files_are_lost_is_rebuilt_and_no_offset_is_given_twice(
             if turn:
                 assert store.recovered.messages_scanned <= 1, "it was mended by the first start"
             store.close()
+
+
+class KilledError(Exception):
+    """The end of a start whose files are written, before `durableEnds` says so."""
+
+
+def killed_start(root: Path) -> None:
+    with (
+        patch.object(Appender, "_begin_deleted", side_effect=KilledError),
+        pytest.raises(KilledError),
+        appender_at(root),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_fillers_of_a_start_that_was_killed_are_known(loss: str, tmp_path: Path) -> None:
+    """Units whose records retention deleted become fillers where a queue is rebuilt."""
+    root, other = tmp_path / "root", tmp_path / "other"
+    with appender_at(root) as store:
+        fill(store, idle_after=55)
+        store.flush_queues()
+        store.delete_oldest(store.log.bases[:1])
+        kept = len(readable(store)[0][BUSY])
+        store.queues.delete_below(BUSY, 60 - kept)
+        store.close()
+    assert kept % 10, "a file has units of both"
+    LOSSES[loss](root)
+    shutil.copytree(root, other)
+    killed_start(root)
+    found: list[object] = []
+    for place in (root, other):
+        with appender_at(place) as store:
+            messages, errors = readable(store)
+            found.append((messages, [type(one) for one in errors]))
+    assert found[0] == found[1], "as a start that was not killed"
 
 
 @pytest.mark.parametrize("written", [closed, killed])

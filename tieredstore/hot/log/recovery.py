@@ -24,7 +24,7 @@ R7  Without a whole copy of `durableEnds` only a sound log is continued. It was 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -120,16 +120,23 @@ class _Found:
     known: dict[QueueId, int]
     """Next offset of each queue at `start`."""
     scan: Scan
+    begun: dict[QueueId, int] = field(default_factory=dict[QueueId, int])
+    """Next offset of each queue whose files are begun again."""
 
 
 def recover(
-    log: CommitLogWriter, queues: QueueFiles, found: Directory, *, rescan: bool = False
+    log: CommitLogWriter,
+    queues: QueueFiles,
+    found: Directory,
+    *,
+    enter: Callable[[DurableEnds], None],
+    rescan: bool = False,
 ) -> LogEnd:
     """Find the end, truncate a torn tail, and bring the ConsumeQueues to the end.
 
     Durable on return. Reads two units and a record for each queue, and the records after the
     durable end, at some 5 us each. Reads all records with `rescan`, or if queues contradict the
-    durable state.
+    durable state. `enter` makes `durableEnds` durable, with fillers that are not yet written.
 
     Raises:
         Corrupt: two records contradict each other; path and position are the second one's. Or a
@@ -156,6 +163,9 @@ def recover(
     truncation = truncate(log, scan.end, aside=found.aside)
     if found.checkpoint.durable_end >= 0:
         log.rewrite(first, scan.end)
+    _enter_fillers(queues, what, found.durable, enter)
+    for queue, offset in what.begun.items():
+        queues.begin(queue, offset)
     end = LogEnd(scan.end, what.known, scan.store_timestamp, scan.messages, scan.damages)
     _bring_all(queues, scan, end.next_offsets)
     end.truncation = _without_rest(log, queues, end, truncation)
@@ -188,6 +198,25 @@ def know_fillers(queues: QueueFiles, found: Directory) -> None:
         queues.filled = dict.fromkeys(queues.bases, INT64_MAX)
     else:
         queues.filled = dict(found.durable.filled)
+
+
+def _enter_fillers(
+    queues: QueueFiles,
+    what: _Found,
+    durable: DurableEnds | None,
+    enter: Callable[[DurableEnds], None],
+) -> None:
+    """Enter the fillers that the queues will have, before they are written: R8."""
+    for queue, (first, units) in what.scan.units.items():
+        end = first if first > what.known.get(queue, 0) else 0
+        for offset in what.scan.filled.get(queue, ()):
+            at = (offset - first) * UNIT_BYTES
+            if bytes(units[at : at + UNIT_BYTES]) == FILLER:
+                end = offset + 1
+        if end > queues.filled.get(queue, 0):
+            queues.filled[queue] = end
+    if durable is not None and durable.filled is not None and queues.filled != durable.filled:
+        enter(replace(durable, filled=dict(queues.filled)))
 
 
 def _settle_fillers(queues: QueueFiles, next_offsets: Mapping[QueueId, int]) -> None:
@@ -280,6 +309,7 @@ def _by_all_records(
     if scan.spans_durable_end:  # another program continued amid the durable records
         known = {}
     before: dict[QueueId, int] = {}
+    begun: dict[QueueId, int] = {}
     for queue in queues.bases.keys() | known.keys() | scan.units.keys():
         by_units = _next_offset(log, queues, queue, start)
         if queue in scan.units:
@@ -290,10 +320,10 @@ def _by_all_records(
         else:
             before[queue] = max(by_units, known.get(queue, 0))
             if before[queue] > by_units or queue in queues.irregular:
-                queues.begin(queue, before[queue])
+                begun[queue] = before[queue]
         first, _ = scan.units.get(queue, (before[queue], b""))
         queues.filled[queue] = max(first, queues.filled.get(queue, 0))  # no record lies before it
-    return _Found(start, before, scan)
+    return _Found(start, before, scan, begun)
 
 
 def _refuse_unsound(log: CommitLogWriter, queues: QueueFiles, found: Directory, scan: Scan) -> None:
@@ -568,10 +598,6 @@ def _bring_all(queues: QueueFiles, scan: Scan, next_offsets: dict[QueueId, int])
             queues.write(queue, first, with_codes_of(units, there))
         else:
             queues.write(queue, first, units)
-        for offset in scan.filled.get(queue, ()):
-            at = (offset - first) * UNIT_BYTES
-            if bytes(units[at : at + UNIT_BYTES]) == FILLER:
-                queues.filled[queue] = max(offset + 1, queues.filled.get(queue, 0))
         queues.touch(queue)
         next_offsets[queue] = first + len(units) // UNIT_BYTES
 
