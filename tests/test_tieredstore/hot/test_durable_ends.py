@@ -4,6 +4,8 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -12,6 +14,7 @@ from container.names.queue_id import QueueId
 from provider.errors import Corrupt, OutOfRange
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put, readable
+from tests.support.traced_calls import CallFaults, TracedCalls
 from tieredstore.hot.appender import Appender
 from tieredstore.hot.log.consume_queues import FILLER
 from tieredstore.hot.log.durable_ends import SMALL_QUEUES, Checkpoint, DurableEnds, DurableEndsFile
@@ -452,6 +455,33 @@ def test_rot_of_the_checkpoint_is_not_another_program(
         return
     with pytest.raises(Corrupt, match="`tieredstore repair --hot-log`"), appender_at(root):
         pass
+
+
+TORN: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda _: None,
+    "checkpoint, short": lambda root: os.truncate(root / "checkpoint", 3395),
+    "checkpoint, rotten": lambda root: flip(root / "checkpoint", 4095),
+    "checkpoint, lost": lambda root: (root / "checkpoint").unlink(),
+    "durableEnds": lambda root: [flip(root / name, 30) for name in STATE[:2]],
+    "all": lambda root: [os.truncate(root / name, 30) for name in STATE[:3]],
+}
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_records_above_the_durable_end_are_written_again(torn: str, tmp_path: Path) -> None:
+    """After a failed sync the page cache has what the disk lacks, and no later sync writes it."""
+    base = killed(tmp_path / "store")
+    with appender_at(base) as store:
+        end = put(store, [new_message(0, topic="Busy")])[0].position
+        path = str(store.log.path(store.log.base_of(end)))
+    TORN[torn](base)
+    calls = TracedCalls(str(base), CallFaults(), Random(0))
+    with calls.traced(), appender_at(base) as store:
+        assert store.next_offsets[BUSY] == 61
+    made: list[Any] = calls.calls
+    fds = {call[1] for call in made if call[0] == "open" and call[2] == path}
+    written = [call[3] for call in made if call[0] == "write" and call[1] in fds]
+    assert any(new_message(0).body in data for data in written)
 
 
 STATE = ("durableEnds", "durableEnds.copy", "checkpoint", "config")

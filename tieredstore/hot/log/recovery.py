@@ -161,7 +161,7 @@ def recover(
     what = _scanned(log, queues, found, rescan=rescan, is_certain=is_certain)
     scan, first = what.scan, max(what.start, found.durable_end)
     truncation = truncate(log, scan.end, aside=found.aside)
-    if found.checkpoint.durable_end >= 0:
+    if found.durable_end >= 0 or found.has_lost_ends:
         log.rewrite(first, scan.end)
     _enter_fillers(queues, what, found.durable, enter)
     for queue, offset in what.begun.items():
