@@ -350,16 +350,18 @@ class Journal:
         """
         if self._over is not None:
             raise copy_of(self._over)
-        after = str(EntryName(self._state.sequence))
-        listed = await self._reader.listed(JOURNAL_PREFIX, after=after)
-        names = [name for one in listed if isinstance(name := parse_name(one.name), EntryName)]
-        if not names:
-            return
-        try:
-            raw = await self._store.read(str(names[-1]))
-        except NotFound:
-            raw = None  # the newest entry is never deleted, so there is a newer one
-        if raw is None or self._epoch_of(raw, names[-1]) > self._epoch:
+        while True:
+            after = str(EntryName(self._state.sequence))
+            listed = await self._reader.listed(JOURNAL_PREFIX, after=after)
+            names = [name for one in listed if isinstance(name := parse_name(one.name), EntryName)]
+            if not names:
+                return
+            try:
+                raw = await self._store.read(str(names[-1]))
+            except NotFound:
+                continue  # it was cut since: a newer one is there, of this or of a newer owner
+            break
+        if self._epoch_of(raw, names[-1]) > self._epoch:
             self._end(Fenced("a newer owner has the tier", str(names[-1])))
             raise Fenced("a newer owner has the tier", str(names[-1]))
 

@@ -14,7 +14,7 @@ from container.metadata import operations as op
 from container.metadata.codec import decode_operations
 from container.metadata.records import Queue, Tombstone, Topic
 from container.names.queue_id import QueueId
-from container.names.tier_objects import BOUNDARY_PREFIX, EntryName
+from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, EntryName
 from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock, settle
@@ -218,6 +218,30 @@ async def test_an_owner_that_asks_learns_that_it_is_fenced() -> None:
         await old.verify_owner()
     with pytest.raises(Fenced):
         await old.publish(mark("x"))
+
+
+async def test_an_owner_is_not_fenced_by_an_entry_of_its_own_that_was_cut() -> None:
+    store = DictStore()
+    view = store.view()
+    journal = await own(view)
+    listed, cut = view.list, list[int]()
+
+    async def cut_since(prefix: str, *, after: str = ""):
+        """As if upkeep wrote a snapshot between the listing and the read of what it has."""
+        if prefix != JOURNAL_PREFIX or cut:
+            return await listed(prefix, after=after)
+        cut.append(await journal.publish(mark("a")))
+        found = await listed(prefix, after=after)
+        await journal.publish(mark("b"))
+        del store.objects[str(EntryName(cut[0]))]
+        return found
+
+    async with running(journal):
+        view.list = cut_since  # type: ignore[method-assign]
+        await journal.verify_owner()
+        await journal.publish(mark("c"))
+    assert cut
+    assert not journal.is_over
 
 
 async def test_an_entry_that_lands_while_its_owner_is_found_fenced_changes_no_verdict() -> None:
