@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import click
 from rich.cells import cell_len, set_cell_size
@@ -125,6 +126,7 @@ QUEUE_CELLS, OFFSET_CELLS_MIN, TAGS_CELLS_MIN, KEYS_CELLS_MIN = 5, 6, 8, 12
 TAGS_CELLS_MORE, KEYS_CELLS_MORE = 8, 24
 """Cells that tags and keys get in addition if the terminal has room."""
 BODY_CELLS_MIN, DIGEST_CELLS = 24, 64
+BROKER, BROKER_CELLS_MAX = "broker", 20
 BETWEEN = "  "
 CUT = "\u2026"
 
@@ -186,35 +188,63 @@ def message_columns(
     return MessageColumns(tuple(shown), tuple(widths[number] for number in shown), titles)
 
 
+class Origin(NamedTuple):
+    """The broker of a message."""
+
+    cluster: str
+    broker: str
+
+
 class MessagePrinter:
     """Prints messages as they come, in one form, chosen before the first."""
 
     def __init__(
-        self, *, as_json: bool, is_terminal: bool, digest: bool, with_queue: bool, max_offset: int
+        self,
+        *,
+        as_json: bool,
+        is_terminal: bool,
+        digest: bool,
+        with_queue: bool,
+        max_offset: int,
+        brokers: Sequence[Origin] = (),
     ) -> None:
-        """`max_offset`: no offset is higher; `with_queue`: the table has a column for the queue."""
+        """`max_offset`: no offset is higher; `with_queue`: the table has a column for the queue.
+
+        `brokers`: those that `print` gets, each message then names its own.
+        """
         self._as_json = as_json
         self._digest = digest
         self._columns = None
+        self._broker_cells = max((cell_len(one.broker) for one in brokers), default=0)
         if is_terminal and not as_json:
             width = shutil.get_terminal_size((80, 24)).columns
+            if brokers:
+                self._broker_cells = max(len(BROKER), min(self._broker_cells, BROKER_CELLS_MAX))
+                width -= self._broker_cells + len(BETWEEN)
             self._columns = message_columns(width, max_offset, digest=digest, with_queue=with_queue)
         self._is_first = True
 
-    def print(self, messages: Iterable[Message]) -> None:
-        """Print some messages, and the head of the table before the first."""
+    def print(self, messages: Iterable[Message], origin: Origin | None = None) -> None:
+        """Print some messages, of one broker, and the head of the table before the first."""
         if self._as_json:
-            write_json(message_row(message, digest=self._digest) for message in messages)
+            named = {} if origin is None else origin._asdict()
+            write_json(named | message_row(message, digest=self._digest) for message in messages)
         elif self._columns is None:
-            self._echo(message_line(message, digest=self._digest) for message in messages)
+            begin = "" if origin is None else f"{origin.cluster}\t{origin.broker}\t"
+            self._echo(begin + message_line(message, digest=self._digest) for message in messages)
         else:
             columns = self._columns
             if self._is_first:
-                click.echo(columns.head())
+                click.echo(self._broker_cell(BROKER if origin else "") + columns.head())
             self._is_first = False
+            begin = self._broker_cell(printable(origin.broker) if origin else "")
             self._echo(
-                columns.line(message_cells(message, digest=self._digest)) for message in messages
+                begin + columns.line(message_cells(message, digest=self._digest))
+                for message in messages
             )
+
+    def _broker_cell(self, text: str) -> str:
+        return f"{fitted(text, self._broker_cells)}{BETWEEN}" if text else ""
 
     def _echo(self, lines: Iterable[str]) -> None:
         text = "\n".join(lines)

@@ -1,7 +1,8 @@
 """Arguments of reading commands, topic, queue and point in time, and the open tier."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -11,14 +12,17 @@ import click
 from container.names.queue_id import QueueId, check_path_component
 from container.names.rocketmq import INDEX_QUEUE, INT32_MAX
 from provider.clock import SystemClock
-from provider.errors import StoreError
+from provider.errors import NotFound, StoreError
 from provider.options import DiskCacheOptions
-from tieredstore.cli.failures import damage_texts, served_in_part
+from tieredstore.cli.failures import damage_texts, explain, served_in_part
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, WholeNumber
 from tieredstore.cli.output import printable
+from tieredstore.config.effective import Config
 from tieredstore.reader.moment import parse_moment
 from tieredstore.reader.readable_tier import ReadableTier
-from tieredstore.session.reader import existing_tier
+from tieredstore.session.reader import existing_tier, existing_tiers
+
+LOGGER = logging.getLogger("tieredstore.cli.reading")
 
 
 class MomentType(click.ParamType[int]):
@@ -49,6 +53,15 @@ java_metadata_option = click.option(
     type=GIVEN_PATH,
     metavar="FILE",
     help="Read a tier that RocketMQ's tiered store wrote, with its tieredStoreMetadata.json.",
+)
+
+
+brokers_option = click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only this broker, or all that fit, as '*'; repeatable. Rows name cluster and broker.",
 )
 
 
@@ -96,16 +109,17 @@ def with_tier(
     topic: str | None = None,
     queue: int | None = None,
     from_disk: bool = True,
+    config: Config | None = None,
 ) -> ResultT:
     """Open the configured tier for reading, do `work`, close it; as `ReadableTier`.
 
     `damaged`: serve the whole part of a damaged journal, report it on standard error, and
     end the command with `FINDINGS` (`PARTIAL`). In a tier of RocketMQ's store only damage of
     `topic` and `queue` is reported. Without `from_disk` the cache on disk is not used, so the bytes
-    in the storage are verified.
+    in the storage are verified. `config` is that of the broker; by default the only one.
     """
+    config = config or existing_tier(invocation.load_config())
     context = click.get_current_context()
-    config = existing_tier(invocation.load_config())
     if not from_disk:
         config = replace(config, disk_cache=DiskCacheOptions())
 
@@ -121,6 +135,44 @@ def with_tier(
             return await work(tier)
 
     return asyncio.run(run())
+
+
+def with_tiers(
+    invocation: Invocation,
+    java_metadata: Path | None,
+    brokers: Sequence[str],
+    work: Callable[[ReadableTier], Awaitable[ResultT]],
+    *,
+    topic: str | None = None,
+    from_disk: bool = True,
+) -> list[tuple[Config, ResultT]]:
+    """As `with_tier` for each broker that fits one of the patterns, one after another.
+
+    Without a pattern it is the only broker of the tier. Of several brokers, one that fails is
+    reported on standard error, and the command ends with `FINDINGS`; if all fail, the first error
+    is raised.
+    """
+    given = invocation.load_config()
+    configs = existing_tiers(given, brokers) if brokers else [existing_tier(given)]
+    done: list[tuple[Config, ResultT]] = []
+    failed: list[tuple[Config, Exception]] = []
+    for config in configs:
+        try:
+            one = with_tier(
+                invocation, java_metadata, work, topic=topic, from_disk=from_disk, config=config
+            )
+        except (StoreError, OSError) as error:
+            failed.append((config, error))
+        else:
+            done.append((config, one))
+    if not done:
+        raise failed[0][1]
+    for config, error in failed:
+        if topic is not None and isinstance(error, NotFound):
+            continue  # not every broker has each topic
+        LOGGER.error("%s of cluster %s: %s", config.broker, config.cluster, explain(error)[1])
+        click.get_current_context().meta[PARTIAL] = True
+    return done
 
 
 def _damage(tier: ReadableTier, topic: str | None, queue: int | None) -> dict[QueueId, StoreError]:

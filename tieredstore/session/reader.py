@@ -1,7 +1,8 @@
 """Opening a tier for reading: configuration, broker, location, reader."""
 
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from random import SystemRandom
 
@@ -65,7 +66,7 @@ def existing_tier(config: Config, naming: str = AS_OPTIONS) -> Config:
         return config.of_broker(*fitting[0])
     cluster, broker = (fitting or found)[0]
     say = naming.format(cluster=cluster, broker=broker)
-    listed = " and ".join(f"{broker} of cluster {cluster}" for cluster, broker in fitting or found)
+    listed = _listed(fitting or found)
     if fitting:
         raise ConfigError(f"the tier in {root} belongs to {listed}: name one, such as {say}")
     wanted = [
@@ -75,6 +76,41 @@ def existing_tier(config: Config, naming: str = AS_OPTIONS) -> Config:
     raise ConfigError(
         f"the tier in {root} belongs to {listed}, not to {' of '.join(wanted)}: set {say}"
     )
+
+
+def existing_tiers(config: Config, patterns: Sequence[str]) -> list[Config]:
+    """The configurations of the brokers whose names fit one of the patterns, in order of names.
+
+    Patterns are those of file names (`fnmatch`): `*`, `broker-?`. A cluster that was given must
+    fit, too. Blocks for two levels of a listing.
+
+    Raises:
+        NotFound: there is no tier.
+        ConfigError: a pattern fits no broker; lists the brokers.
+    """
+    found = brokers_in(config)
+    if not found:
+        raise NotFound(no_tier(config.tier_root), str(config.tier_root))
+    fitting = [
+        (cluster, broker)
+        for cluster, broker in found
+        if cluster == config.cluster or not config.gives("brokerClusterName")
+    ]
+    for pattern in patterns:
+        if not any(fnmatchcase(broker, pattern) for _, broker in fitting):
+            raise ConfigError(
+                f"no broker of the tier in {config.tier_root} fits {pattern!r}: it has "
+                f"{_listed(fitting or found)}"
+            )
+    return [
+        config.of_broker(cluster, broker)
+        for cluster, broker in fitting
+        if any(fnmatchcase(broker, pattern) for pattern in patterns)
+    ]
+
+
+def _listed(brokers: Sequence[tuple[str, str]]) -> str:
+    return " and ".join(f"{broker} of cluster {cluster}" for cluster, broker in brokers)
 
 
 def _is_known(config: Config) -> bool:

@@ -9,8 +9,9 @@ import click
 
 from container.check.finding import Finding
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.message_printer import Origin
 from tieredstore.cli.output import bytes_bar, count_text, printable, size_text, write_json
-from tieredstore.cli.reading import java_metadata_option, with_tier
+from tieredstore.cli.reading import brokers_option, java_metadata_option, with_tiers
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.metrics.summary import losses_text
 from tieredstore.reader.readable_tier import ReadableTier
@@ -18,6 +19,7 @@ from tieredstore.session.places import unbound_stores
 
 
 @click.command("check")
+@brokers_option
 @java_metadata_option
 @click.option(
     "--bodies",
@@ -28,22 +30,30 @@ from tieredstore.session.places import unbound_stores
 @json_option
 @pass_invocation
 def command(
-    invocation: Invocation, java_metadata: Path | None, *, bodies: bool, as_json: bool
+    invocation: Invocation,
+    *,
+    brokers: tuple[str, ...],
+    java_metadata: Path | None,
+    bodies: bool,
+    as_json: bool,
 ) -> int:
     """Verify a tier: journal, segments, checksums, records, and files that nothing refers to.
 
-    Reads every byte once and continues after a finding. Exit status 1: there are findings.
+    Reads every byte once and continues after a finding. With --broker '*' it verifies one broker
+    after another. Exit status 1: there are findings.
     """
 
     async def check(tier: ReadableTier) -> int:
         found = 0
+        origin = Origin(tier.cluster, tier.broker) if brokers else None
         with bytes_bar("checking", _log_bytes(tier)) as progress:
             async for finding in tier.check(bodies=bodies, progress=progress):
                 found += 1
-                print_finding(finding, as_json=as_json)
+                print_finding(finding, as_json=as_json, origin=origin)
         if not as_json:
             with suppress(BrokenPipeError):
-                click.echo(_verdict(tier, found))
+                named = f"{origin.broker} of cluster {origin.cluster}: " if origin else ""
+                click.echo(printable(f"{named}{_verdict(tier, found)}"))
                 if lost := losses_text(tier.queues()):
                     click.echo(f"{lost}: `tieredstore topics` shows where")
                 if unbound := unbound_stores(tier.reader.store):
@@ -54,18 +64,20 @@ def command(
                     )
         return found
 
-    return FINDINGS if with_tier(invocation, java_metadata, check, from_disk=False) else 0
+    found = with_tiers(invocation, java_metadata, brokers, check, from_disk=False)
+    return FINDINGS if any(count for _, count in found) else 0
 
 
-def print_finding(finding: Finding, *, as_json: bool) -> None:
-    """Print a finding at once. It counts even if the output is closed."""
+def print_finding(finding: Finding, *, as_json: bool, origin: Origin | None = None) -> None:
+    """Print a finding at once, with its broker if that is given. Ignores a closed output."""
     with suppress(BrokenPipeError):
         if as_json:
-            write_json([asdict(finding)])
+            write_json([(origin._asdict() if origin else {}) | asdict(finding)])
             sys.stdout.buffer.flush()
         else:
+            named = f"{origin.broker}: " if origin else ""
             place = f"{finding.path} at {finding.position}"
-            click.echo(printable(f"{finding.finding}: {place}: {finding.detail}"))
+            click.echo(printable(f"{named}{finding.finding}: {place}: {finding.detail}"))
 
 
 def _verdict(tier: ReadableTier, found: int) -> str:

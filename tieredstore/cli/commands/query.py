@@ -1,25 +1,43 @@
 """`tieredstore query`: messages of a topic by key."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from container.lookup.query import QueryResult
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
+from container.record.message import StoredMessage
 from provider.errors import Corrupt, StoreError
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
-from tieredstore.cli.message_printer import MessagePrinter
+from tieredstore.cli.message_printer import MessagePrinter, Origin
 from tieredstore.cli.output import is_terminal
-from tieredstore.cli.reading import MOMENT, TOPIC, java_metadata_option, with_tier
+from tieredstore.cli.reading import (
+    MOMENT,
+    TOPIC,
+    brokers_option,
+    java_metadata_option,
+    with_tiers,
+)
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.message import Message
 from tieredstore.reader.readable_tier import ReadableTier
 
 MESSAGES_MAX = 32
 LOGGER = logging.getLogger("tieredstore.cli.query")
+
+
+class _Found(NamedTuple):
+    """Result of the search in one broker's messages."""
+
+    origin: Origin
+    result: QueryResult
+    max_offset: int
 
 
 @click.command("query")
@@ -49,12 +67,14 @@ LOGGER = logging.getLogger("tieredstore.cli.query")
 @click.option(
     "--digest", is_flag=True, help="Print SHA-256 and length of each body instead of the body."
 )
+@brokers_option
 @java_metadata_option
 @json_option
 @pass_invocation
 def command(
     invocation: Invocation,
     *,
+    brokers: tuple[str, ...],
     topic: str,
     key: str,
     messages_max: int,
@@ -68,15 +88,15 @@ def command(
 ) -> int:
     """Find the messages of TOPIC that have KEY: one of their keys, or their unique id (UNIQ_KEY).
 
-    The newest come first. They are printed as `read` prints them. Exits with 1 if there is none,
-    or if the search is incomplete, which standard error names.
+    The newest come first, with --broker '*' those of all brokers. They are printed as `read` prints
+    them. Exits with 1 if there is none, or if the search is incomplete, which standard error names.
     """
     if since is not None and until is not None and until <= since:
         raise click.UsageError("--until is not later than --since")
     if not key.strip():
         raise click.UsageError("an empty text is no key")
 
-    async def work(tier: ReadableTier) -> int:
+    async def work(tier: ReadableTier) -> _Found:
         result = await tier.query_message(
             topic,
             key,
@@ -86,42 +106,46 @@ def command(
             newest_first=not oldest_first,
             scan_bytes_max=INT64_MAX if scan else None,
         )
-        printer = MessagePrinter(
-            as_json=as_json,
-            is_terminal=is_terminal(),
-            digest=digest,
-            with_queue=True,
-            max_offset=max(queue.max_offset for queue in tier.queues(topic)),
-        )
-        damage = list(result.damage)
-        printer.print(list(_decoded(result, damage)))
-        for error in damage:
-            LOGGER.warning("a message may be missing: %s", error)
-        _say_end(result, topic, key, messages_max)
-        is_unsure = bool(damage) or bool(result.unsearched)
-        return FINDINGS if is_unsure or not result.messages else 0
+        last = max(queue.max_offset for queue in tier.queues(topic))
+        return _Found(Origin(tier.cluster, tier.broker), result, last)
 
-    return with_tier(invocation, java_metadata, work, topic=topic)
+    found = [one for _, one in with_tiers(invocation, java_metadata, brokers, work, topic=topic)]
+    messages = [(one.origin, message) for one in found for message in one.result.messages]
+    messages.sort(key=lambda pair: pair[1].store_timestamp, reverse=not oldest_first)
+    printer = MessagePrinter(
+        as_json=as_json,
+        is_terminal=is_terminal(),
+        digest=digest,
+        with_queue=True,
+        max_offset=max(one.max_offset for one in found),
+        brokers=[one.origin for one in found] if brokers else (),
+    )
+    damage = [error for one in found for error in one.result.damage]
+    for origin, group in groupby(messages[:messages_max], key=itemgetter(0)):
+        decoded = list(_decoded((stored for _, stored in group), damage))
+        printer.print(decoded, origin if brokers else None)
+    for error in damage:
+        LOGGER.warning("a message may be missing: %s", error)
+    unsearched = sum(one.result.unsearched for one in found)
+    if unsearched:
+        LOGGER.warning(
+            "%d messages of %s are in no index yet and were not searched; --scan reads them",
+            unsearched, topic,
+        )  # fmt: skip
+    if not messages:
+        LOGGER.info("no message of %s has the key %s", topic, key)
+    elif len(messages) > messages_max or (
+        len(messages) == messages_max and not all(one.result.is_complete for one in found)
+    ):
+        LOGGER.info("there may be more; --max is the number of messages to print")
+    return FINDINGS if damage or unsearched or not messages else 0
 
 
-def _decoded(result: QueryResult, damage: list[StoreError]) -> Iterator[Message]:
+def _decoded(found: Iterable[StoredMessage], damage: list[StoreError]) -> Iterator[Message]:
     """The messages, bodies decompressed; those whose bodies are damaged are noted instead."""
-    for stored in result.messages:
+    for stored in found:
         queue = QueueId(stored.topic, stored.queue_id)
         try:
             yield Message.of(stored, path=str(queue))
         except Corrupt as error:
             damage.append(error)
-
-
-def _say_end(result: QueryResult, topic: str, key: str, messages_max: int) -> None:
-    """Report on standard error the facts that the messages do not show."""
-    if result.unsearched:
-        LOGGER.warning(
-            "%d messages of %s are in no index yet and were not searched; --scan reads them",
-            result.unsearched, topic,
-        )  # fmt: skip
-    if not result.messages:
-        LOGGER.info("no message of %s has the key %s", topic, key)
-    elif len(result.messages) == messages_max and not result.is_complete:
-        LOGGER.info("there may be more; --max is the number of messages to print")

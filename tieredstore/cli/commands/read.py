@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,17 @@ from fetcher.result import FetchStatus
 from fetcher.tag_filter import parse_subscription
 from provider.errors import Corrupt
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
-from tieredstore.cli.message_printer import MessagePrinter
+from tieredstore.cli.message_printer import MessagePrinter, Origin
 from tieredstore.cli.output import is_terminal, time_text, write_json
-from tieredstore.cli.reading import MOMENT, QUEUE, TOPIC, java_metadata_option, with_tier
+from tieredstore.cli.reading import (
+    MOMENT,
+    QUEUE,
+    TOPIC,
+    brokers_option,
+    java_metadata_option,
+    with_tier,
+    with_tiers,
+)
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import QueueSummary
@@ -108,12 +116,14 @@ def _options(command: Callable[..., int]) -> Callable[..., int]:
 @click.argument("queue", type=QUEUE, required=False)
 @_options
 @click.option("--once", is_flag=True, help="Make one fetch, then print its status and offsets.")
+@brokers_option
 @java_metadata_option
 @json_option
 @pass_invocation
 def command(
     invocation: Invocation,
     *,
+    brokers: tuple[str, ...],
     java_metadata: Path | None,
     once: bool,
     **given: Any,  # noqa: ANN401 - the fields of `ReadOrder`
@@ -124,6 +134,7 @@ def command(
     that is no text. Into a pipe it prints a whole message a line: queue, offset, store time, bytes,
     tags, keys and body, separated by tabs. --json prints all fields; bodies are text if they are
     UTF-8, else Base64. Standard error names the end of a queue, and lost and damaged messages.
+    With --broker '*' it reads one broker after another.
     """
     order = ReadOrder(**given)
     if order.queue is None and (once or order.offset is not None):
@@ -133,15 +144,34 @@ def command(
         )
     if order.since is not None and order.until is not None and order.until <= order.since:
         raise click.UsageError("--until is not later than --since")
+    if brokers and once:
+        raise click.UsageError("--once is about one broker: name it with -D brokerName")
     try:
         parse_subscription(order.tags)
     except ValueError as error:
         raise ConfigError(f"--tags: {error}") from error
 
-    async def work(tier: ReadableTier) -> int:
-        return await (_read_once if once else _read_all)(tier, order)
+    if once or not brokers:
 
-    return with_tier(invocation, java_metadata, work, topic=order.topic, queue=order.queue)
+        async def work(tier: ReadableTier) -> int:
+            if once:
+                return await _read_once(tier, order)
+            return (await _read_all(tier, order))[0]
+
+        return with_tier(invocation, java_metadata, work, topic=order.topic, queue=order.queue)
+    left = order.messages_max
+
+    async def read(tier: ReadableTier) -> int:
+        nonlocal left
+        if left == 0:
+            return 0
+        origin = Origin(tier.cluster, tier.broker)
+        status, count = await _read_all(tier, replace(order, messages_max=left), origin)
+        left = None if left is None else left - count
+        return status
+
+    done = with_tiers(invocation, java_metadata, brokers, read, topic=order.topic)
+    return max(status for _, status in done)
 
 
 async def _read_once(tier: ReadableTier, order: ReadOrder) -> int:
@@ -172,7 +202,10 @@ async def _read_once(tier: ReadableTier, order: ReadOrder) -> int:
     return FINDINGS if result.status is FetchStatus.NO_MATCHED_LOGIC_QUEUE else 0
 
 
-async def _read_all(tier: ReadableTier, order: ReadOrder) -> int:
+async def _read_all(
+    tier: ReadableTier, order: ReadOrder, origin: Origin | None = None
+) -> tuple[int, int]:
+    """Print the messages. Return the exit status and their number."""
     if order.queue is None:
         queues = tier.queues(order.topic)
     else:
@@ -189,20 +222,20 @@ async def _read_all(tier: ReadableTier, order: ReadOrder) -> int:
     )
     if order.since is not None or order.until is not None:
         LOGGER.info("reading what was stored %s", _span(order))
-    printer = _printer(order, max(queue.max_offset for queue in queues))
+    printer = _printer(order, max(queue.max_offset for queue in queues), origin)
     chunks = tier.chunks(order.topic, order.queue, wanted, by_time=order.order == BY_TIME)
     count = 0
     try:
         async for chunk in chunks:
             messages = list(chunk)
             count += len(messages)
-            printer.print(messages)
+            printer.print(messages, origin)
     except Corrupt as error:
         error.reason = f"{error.reason}; --skip-damaged continues after it"
         raise
     if count != order.messages_max:
         LOGGER.info(_end(order, queues))
-    return notes.close()
+    return notes.close(), count
 
 
 class _Notes:
@@ -233,13 +266,14 @@ class _Notes:
         return FINDINGS
 
 
-def _printer(order: ReadOrder, max_offset: int) -> MessagePrinter:
+def _printer(order: ReadOrder, max_offset: int, origin: Origin | None = None) -> MessagePrinter:
     return MessagePrinter(
         as_json=order.as_json,
         is_terminal=is_terminal(),
         digest=order.digest,
         with_queue=order.queue is None,
         max_offset=max_offset,
+        brokers=(origin,) if origin else (),
     )
 
 

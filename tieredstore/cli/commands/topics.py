@@ -1,7 +1,10 @@
 """`tieredstore topics`: the queues of a tier."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Self
 
 import click
 
@@ -14,34 +17,67 @@ from tieredstore.cli.output import (
     write_json,
     write_table,
 )
-from tieredstore.cli.reading import java_metadata_option, with_tier
+from tieredstore.cli.reading import brokers_option, java_metadata_option, with_tiers
 from tieredstore.metrics.summary import QueueSummary, losses_text
 from tieredstore.reader.readable_tier import ReadableTier
 
+QUEUE, TOPIC, BROKER = "queue", "topic", "broker"
+NUMBERS = frozenset(
+    {QUEUE, "first", "next", "lost", "size", "brokers", "topics", "queues", "messages"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerQueue:
+    """A queue of a broker."""
+
+    cluster: str
+    broker: str
+    queue: QueueSummary
+
 
 @click.command("topics")
+@click.option(
+    "--by",
+    type=click.Choice([QUEUE, TOPIC, BROKER]),
+    default=QUEUE,
+    help="A row for each queue (default), for each topic or for each broker.",
+)
+@brokers_option
 @java_metadata_option
 @json_option
 @pass_invocation
-def command(invocation: Invocation, java_metadata: Path | None, *, as_json: bool) -> None:
-    """List the queues of a tier: first and next offset, lost messages, size, newest message."""
+def command(
+    invocation: Invocation,
+    *,
+    by: str,
+    brokers: tuple[str, ...],
+    java_metadata: Path | None,
+    as_json: bool,
+) -> None:
+    """List the queues of a tier: first and next offset, lost messages, size, newest message.
+
+    With --broker '*' those of all its brokers; --by topic adds them up.
+    """
 
     async def queues(tier: ReadableTier) -> list[QueueSummary]:
         return tier.queues()
 
-    found = with_tier(invocation, java_metadata, queues)
+    found = [
+        BrokerQueue(config.cluster, config.broker, queue)
+        for config, of_broker in with_tiers(invocation, java_metadata, brokers, queues)
+        for queue in of_broker
+    ]
     if as_json:
-        write_json(map(_row, found))
+        write_json(_rows(found, by, with_broker=bool(brokers)))
         return
     if not found:
         click.echo("the tier holds no queue yet")
         return
-    columns = ("topic", "queue", "first", "next", "lost", "size", "newest message (UTC)")
-    write_table(
-        columns, map(_cells, found), numbers=frozenset({"queue", "first", "next", "lost", "size"})
-    )
-    click.echo(total_text(found))
-    if lost := losses_text(found):
+    write_table(*_table(found, by, with_broker=bool(brokers)), numbers=NUMBERS)
+    listed = [one.queue for one in found]
+    click.echo(total_text(listed))
+    if lost := losses_text(listed):
         click.echo(f"{lost}; --json has their offsets")
 
 
@@ -56,7 +92,18 @@ def _counted(count: int, noun: str) -> str:
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
-def _row(queue: QueueSummary) -> Row:
+def _rows(found: Sequence[BrokerQueue], by: str, *, with_broker: bool) -> Iterable[Row]:
+    """The rows of --json."""
+    if by != QUEUE:
+        return (one.row() for one in _sums(found, by))
+    return ((_origin(one) if with_broker else {}) | _row(one.queue) for one in found)
+
+
+def _origin(one: BrokerQueue) -> dict[str, object]:
+    return {"cluster": one.cluster, "broker": one.broker}
+
+
+def _row(queue: QueueSummary) -> dict[str, object]:
     return {
         "topic": queue.topic,
         "queue_id": queue.queue_id,
@@ -67,6 +114,89 @@ def _row(queue: QueueSummary) -> Row:
         "commit_log_bytes": queue.commit_log_bytes,
         "gaps": [{"start": gap.start, "end": gap.end, "reason": gap.reason} for gap in queue.gaps],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Queues of one topic or broker together."""
+
+    names: dict[str, object]
+    queues: Sequence[QueueSummary]
+
+    @classmethod
+    def of(cls, group: Sequence[BrokerQueue], by: str) -> Self:
+        queues = [one.queue for one in group]
+        if by == TOPIC:
+            brokers = {(one.cluster, one.broker) for one in group}
+            return cls({TOPIC: queues[0].topic, "brokers": len(brokers)}, queues)
+        return cls(_origin(group[0]) | {"topics": len({one.topic for one in queues})}, queues)
+
+    def row(self) -> Row:
+        begins = [one.first_timestamp for one in self.queues if one.first_timestamp is not None]
+        return {
+            **self.names,
+            "queues": len(self.queues),
+            "messages": self._messages,
+            "lost": self.lost,
+            "first_timestamp": min(begins, default=None),
+            "last_timestamp": self._newest_ms,
+            "commit_log_bytes": self._bytes,
+        }
+
+    def cells(self, *, with_lost: bool) -> list[str]:
+        return [
+            *map(str, self.names.values()),
+            count_text(len(self.queues)),
+            count_text(self._messages),
+            *([count_text(self.lost)] if with_lost else ()),
+            size_text(self._bytes),
+            time_text(self._newest_ms),
+        ]
+
+    @property
+    def _messages(self) -> int:
+        return sum(one.messages for one in self.queues)
+
+    @property
+    def lost(self) -> int:
+        return sum(one.lost for one in self.queues)
+
+    @property
+    def _bytes(self) -> int:
+        return sum(one.commit_log_bytes for one in self.queues)
+
+    @property
+    def _newest_ms(self) -> int | None:
+        ends = [one.last_timestamp for one in self.queues if one.last_timestamp is not None]
+        return max(ends, default=None)
+
+
+def _sums(found: Iterable[BrokerQueue], by: str) -> list[_Sum]:
+    """The queues by topic, or by broker, in order of names."""
+
+    def key(one: BrokerQueue) -> tuple[str, ...]:
+        return (one.queue.topic,) if by == TOPIC else (one.cluster, one.broker)
+
+    return [_Sum.of(list(group), by) for _, group in groupby(sorted(found, key=key), key=key)]
+
+
+def _table(
+    found: Sequence[BrokerQueue], by: str, *, with_broker: bool
+) -> tuple[Sequence[str], list[list[str]]]:
+    """Titles and cells of the table."""
+    if by == QUEUE:
+        titles = [TOPIC, QUEUE, "first", "next", "lost", "size", "newest message (UTC)"]
+        cells = [_cells(one.queue) for one in found]
+        if with_broker:
+            titles = ["cluster", BROKER, *titles]
+            origins = [[one.cluster, one.broker] for one in found]
+            cells = [[*origin, *row] for origin, row in zip(origins, cells, strict=True)]
+        return titles, cells
+    sums = _sums(found, by)
+    with_lost = any(one.lost for one in sums)  # without it, 80 columns are enough
+    lost = ["lost"] if with_lost else []
+    titles = [*sums[0].names, "queues", "messages", *lost, "size", "newest message (UTC)"]
+    return titles, [one.cells(with_lost=with_lost) for one in sums]
 
 
 def _cells(queue: QueueSummary) -> list[str]:

@@ -1,0 +1,119 @@
+"""`--broker PATTERN`: topics, messages, keys and checks of several brokers of one tier."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Done, run
+from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
+
+CLUSTER = "C"
+MESSAGES = {"east-1": 4, "east-2": 6, "west-1": 3}
+"""Messages that each broker has in the queue Orders/0."""
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tier of three brokers. Their messages alternate in store time; one has a topic alone."""
+    root = tmp_path_factory.mktemp("brokers")
+    for number, (name, count) in enumerate(MESSAGES.items()):
+        broker = FakeBroker(root / name, now_ms=FIRST_STORE_TIMESTAMP + number)
+        for one in range(count):
+            broker.put("Orders", 0, f"{name}:{one}".encode(), keys="the-key", tags=name[:4])
+            broker.now_ms += 10
+        if name == "west-1":
+            broker.put("Alone", 2, b"alone")
+        run(*of_tier(root / "tier"), "-D", f"brokerName={name}", "tier", broker.directory)
+    return root / "tier"
+
+
+def of_tier(tier: Path) -> tuple[str, ...]:
+    return ("--tier", str(tier), "-D", f"brokerClusterName={CLUSTER}")
+
+
+def of_all(tier: Path, *words: str, pattern: str = "*", status: int = 0) -> Done:
+    return run("--tier", tier, *words, "--broker", pattern, status=status)
+
+
+def damage(tier: Path, broker: str) -> None:
+    """Overwrite the journal of a broker."""
+    for path in tier.glob(f"*/{broker}/@journal/**/*"):
+        if path.is_file():
+            path.write_bytes(bytes(path.stat().st_size))
+
+
+def test_topics_of_all_brokers_are_the_sum_of_each(tier: Path) -> None:
+    rows = of_all(tier, "topics", "--json").rows
+    each = [
+        {"cluster": CLUSTER, "broker": name} | row
+        for name in MESSAGES
+        for row in run(*of_tier(tier), "-D", f"brokerName={name}", "topics", "--json").rows
+    ]
+    assert rows == each
+    assert len(rows) == len(MESSAGES) + 1
+
+
+def test_topics_are_added_up_by_topic_and_by_broker(tier: Path) -> None:
+    by_topic = of_all(tier, "topics", "--by", "topic", "--json").rows
+    found = {row["topic"]: (row["brokers"], row["queues"], row["messages"]) for row in by_topic}
+    assert found == {"Alone": (1, 1, 1), "Orders": (3, 3, 13)}
+    by_broker = of_all(tier, "topics", "--by", "broker", "--json").rows
+    counts = {row["broker"]: (row["topics"], row["messages"]) for row in by_broker}
+    assert counts == {"east-1": (1, 4), "east-2": (1, 6), "west-1": (2, 4)}
+    table = of_all(tier, "topics", "--by", "topic", pattern="east-?").out.splitlines()
+    assert table[1].split()[:4] == ["topic", "brokers", "queues", "messages"]
+    assert table[3].split()[:4] == ["Orders", "2", "2", "10"]
+    assert "lost" not in table[1]
+
+
+def test_a_query_takes_the_newest_of_all_brokers(tier: Path) -> None:
+    rows = of_all(tier, "query", "Orders", "the-key", "--max", "5", "--json").rows
+    newest = ["east-2:5", "east-2:4", "east-2:3", "east-1:3", "west-1:2"]
+    assert [row["body"] for row in rows] == newest
+    assert [row["broker"] for row in rows] == [body.partition(":")[0] for body in newest]
+    oldest = of_all(tier, "query", "Orders", "the-key", "--oldest-first", "--json").rows
+    assert [row["body"] for row in oldest][:4] == ["east-1:0", "east-2:0", "west-1:0", "east-1:1"]
+    assert len(oldest) == sum(MESSAGES.values())
+
+
+def test_messages_are_read_broker_after_broker_up_to_a_maximum(tier: Path) -> None:
+    lines = of_all(tier, "read", "Orders").out.splitlines()
+    bodies = [f"{name}:{one}" for name, count in MESSAGES.items() for one in range(count)]
+    assert [line.split("\t")[-1] for line in lines] == bodies
+    assert [line.split("\t")[:2] for line in lines] == [
+        [CLUSTER, body.partition(":")[0]] for body in bodies
+    ]
+    rows = of_all(tier, "read", "Orders", "0", "--max", "7", "--json").rows
+    assert [row["body"] for row in rows] == bodies[:7]
+    refused = of_all(tier, "read", "Orders", "0", "--once", status=2)
+    assert "--once is about one broker" in refused.err
+
+
+def test_a_topic_that_one_broker_has_is_found_and_one_that_none_has_is_named(tier: Path) -> None:
+    done = of_all(tier, "read", "Alone")
+    assert done.out.split("\t")[1] == "west-1"
+    assert done.complaints == ""
+    assert "nothing of Nowhere" in of_all(tier, "read", "Nowhere", status=1).err
+
+
+def test_check_verifies_one_after_another(tier: Path) -> None:
+    lines = of_all(tier, "check").out.splitlines()
+    assert [line.partition(" of cluster")[0] for line in lines] == list(MESSAGES)
+    assert all(line.endswith("nothing is wrong") for line in lines)
+
+
+@pytest.mark.leaves_findings("journal", why="the metadata of one broker are overwritten")
+def test_a_damaged_broker_is_named_and_the_others_are_answered(tier: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tier, tmp_path / "tier"))
+    damage(copy, "east-2")
+    done = of_all(copy, "topics", "--by", "broker", "--json", status=1)
+    assert [row["broker"] for row in done.rows] == ["east-1", "west-1"]
+    assert "east-2 of cluster C: " in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_pattern_that_fits_no_broker_is_refused_with_the_names(tier: Path) -> None:
+    done = of_all(tier, "topics", pattern="north-*", status=2)
+    assert "no broker of the tier in" in done.err
+    assert all(name in done.err for name in MESSAGES)
