@@ -68,6 +68,8 @@ class RequestCode(IntEnum):
     SEND_MESSAGE = 10
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
+    TIER_RANGES = 30501
+    """Our own, of the plug-in for Java brokers; a code is an int16 in RocketMQ's serialisation."""
 
 
 class ResponseCode(IntEnum):

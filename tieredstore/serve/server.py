@@ -25,6 +25,7 @@ from tieredstore.serve.history import History
 from tieredstore.serve.naming import Identity, Naming
 from tieredstore.serve.offsets import ConsumerOffsets
 from tieredstore.serve.options import ServeOptions
+from tieredstore.serve.ranges import TierRanges
 from tieredstore.serve.request import Answer, Outcome, Peer, Processor, Refused, Request
 
 LOGGER = logging.getLogger("tieredstore.serve")
@@ -101,6 +102,7 @@ class Server:
             **naming.processors,
             **grouping.processors,
             **self.consuming.processors,
+            **TierRanges(identity, history).processors,
             **dict.fromkeys(HISTORY_ONLY, _refuse_write),
         }
 

@@ -1,0 +1,97 @@
+"""Requests of the plug-in for Java brokers: offsets of each queue that the tier can answer."""
+
+import secrets
+import struct
+from collections.abc import Mapping
+
+from container.metadata.records import ENDS_A_QUEUE, Queue
+from container.names.queue_id import QueueId
+from tieredstore.serve.frame import RequestCode, ResponseCode
+from tieredstore.serve.history import History
+from tieredstore.serve.naming import Identity
+from tieredstore.serve.request import Answer, Peer, Processor, Refused, Request
+
+VERSION = 1
+"""Version of the request; a plug-in of another one is refused."""
+ROW_END = struct.Struct(">iqq")
+"""Queue id, first offset, and the offset after the last; the topic is before them."""
+
+
+class TierRanges:
+    """Ranges of readable offsets, and the publication that changed each of them."""
+
+    def __init__(self, identity: Identity, history: History) -> None:
+        self._identity = identity
+        self._history = history
+        self._life = secrets.token_hex(8)
+        self._number = 0
+        self._seen: tuple[int, int] | None = None
+        self._rows: dict[QueueId, tuple[int, int]] = {}
+        self._changed: dict[QueueId, int] = {}
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """Processors by request code."""
+        return {RequestCode.TIER_RANGES: self._ranges}
+
+    def _ranges(self, request: Request, peer: Peer) -> Answer:
+        """Return the ranges that changed after `since`, a token of an earlier answer."""
+        del peer
+        if request.number("version") != VERSION:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"the plug-in speaks version {request.number('version')} of this request and the "
+                f"server {VERSION}: install the jar of `tieredstore java-plugin` again",
+            )
+        asked = request.text("cluster"), request.text("broker")
+        if asked != (self._identity.cluster, self._identity.broker):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the tier is that of broker {self._identity.broker} of cluster "
+                f"{self._identity.cluster}, not of {asked[1]} of {asked[0]}",
+            )
+        self._update()
+        life, _, number = (request.optional("since") or "").partition("-")
+        since = int(number) if life == self._life and number.isdecimal() else 0
+        rows = [
+            _row(queue, *self._rows[queue])
+            for queue, changed in self._changed.items()
+            if changed > since
+        ]
+        fields = {
+            "sequence": f"{self._life}-{self._number}",
+            "all": str(not since).lower(),
+            "fresh": str(self._history.failure is None).lower(),
+        }
+        return Answer(fields=fields, body=b"".join(rows))
+
+    def _update(self) -> None:
+        """Compare with the newest metadata. O(queues) if it is new."""
+        state = self._history.tier.reader.state
+        now = id(state), state.sequence
+        if now == self._seen:
+            return
+        self._seen = now
+        self._number += 1
+        current = {queue: readable_range(found) for queue, found in state.queues.items()}
+        for queue in self._rows.keys() - current.keys():
+            current[queue] = (0, 0)
+        for queue, found in current.items():
+            if self._rows.get(queue) != found:
+                self._changed[queue] = self._number
+        self._rows = current
+
+
+def readable_range(queue: Queue) -> tuple[int, int]:
+    """Return the first offset of the topic's last incarnation, and the end of the queue. Pure.
+
+    A broker that deleted a topic and created it again gives its offsets a second time. Messages of
+    the earlier incarnation stay in the tier, and are not the broker's own under these offsets.
+    """
+    ends = [gap.end for gap in queue.gaps if gap.reason in ENDS_A_QUEUE]
+    return max([queue.min_offset, *ends]), queue.next_offset
+
+
+def _row(queue: QueueId, first: int, end: int) -> bytes:
+    topic = queue.topic.encode()
+    return len(topic).to_bytes(2, "big") + topic + ROW_END.pack(queue.queue_id, first, end)
