@@ -22,7 +22,7 @@ from provider.options import DiskCacheOptions, ObjectOptions, PosixOptions, Rang
 from provider.setting import Key, Kind, Value
 from provider.stores.throttled import TransferLimits
 from tieredstore.config.building import Setting, build
-from tieredstore.config.keys import JAVA_ONLY, KEYS
+from tieredstore.config.keys import BROKER_PLUG_IN, JAVA_ONLY, KEYS
 from tieredstore.config.location import (
     OFFLOAD_PATH,
     Location,
@@ -184,6 +184,7 @@ class Config:
         is_object = is_object_store(effective)
         if is_object:
             effective |= object_defaults(effective, DEFAULT_ORIGIN)
+        effective |= _pins_of_plug_in(effective)
         for name in ("brokerClusterName", "brokerName"):
             reason = check_path_component(str(effective[name].value))
             if reason is not None:
@@ -256,8 +257,7 @@ class Config:
     @property
     def plug_ins(self) -> Sequence[str]:
         """`messageStorePlugIn`: names of stores around the hot log, the outermost first."""
-        names = str(self.settings["messageStorePlugIn"].value).split(",")
-        return [name.strip() for name in names if name.strip()]
+        return _plug_ins(self.settings)
 
     @property
     def hot_write(self) -> HotWriteOptions:
@@ -408,6 +408,24 @@ def _setting(key: Key, given: Given | None) -> Setting:
     if given is None or (given.text == "" and key.kind is Kind.TEXT):
         return Setting(key, machine(key), DEFAULT_ORIGIN)
     return Setting(key, parse_value(key, given), given.origin)
+
+
+def _plug_ins(settings: Mapping[str, Setting]) -> list[str]:
+    names = str(settings["messageStorePlugIn"].value).split(",")
+    return [name.strip() for name in names if name.strip()]
+
+
+def _pins_of_plug_in(settings: Mapping[str, Setting]) -> Mapping[str, Setting]:
+    """Return pins beside the store of a broker with our plug-in, unless they are configured.
+
+    Its consumers wait for what the broker deletes before it is tiered. Pins keep that.
+    """
+    pins, store = settings["tieredStorePinPath"], settings["storePathRootDir"]
+    is_decided = pins.origin != DEFAULT_ORIGIN or store.origin == DEFAULT_ORIGIN
+    if is_decided or BROKER_PLUG_IN not in _plug_ins(settings):
+        return {}
+    beside = f"{Path(str(store.value))}-pins"
+    return {pins.key.name: replace(pins, value=beside, origin="messageStorePlugIn")}
 
 
 def _tier(settings: Mapping[str, Setting]) -> TierOptions:

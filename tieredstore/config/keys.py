@@ -40,6 +40,8 @@ JAVA_ONLY: Mapping[str, str] = {
 
 LEVELS = ("DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORCE")
 OUR_PLUG_IN = "tieredstore.TieredMessageStore"
+BROKER_PLUG_IN = "io.tieredstore.rocketmq.TieredStorePlugin"
+"""Java class of `tieredstore java-plugin`, for a broker whose configuration is read here, too."""
 SCHEME = "s3"
 """Scheme of the URL that `objectStoreBucket` abbreviates."""
 
@@ -489,8 +491,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreServeAddress",
             Kind.TEXT,
             "",
-            "Address and port to which clients connect, such as those outside of a "
-            "container. Empty: host and port.",
+            "Address and port to which clients, and brokers with our plug-in, connect, such as "
+            "from outside a container. Empty: host and port.",
         ),
         Key(
             "tieredStoreServeInsecure",

@@ -1,5 +1,6 @@
 """Plug-ins of `messageStorePlugIn`: found, constructed and opened around the hot log."""
 
+import logging
 import re
 import sys
 import traceback
@@ -22,7 +23,7 @@ from provider.errors import StoreError
 from provider.setting import Value
 from provider.stores.throttled import TransferLimits
 from tieredstore.config.effective import Config
-from tieredstore.config.keys import OUR_PLUG_IN
+from tieredstore.config.keys import BROKER_PLUG_IN, OUR_PLUG_IN
 from tieredstore.config.sources import PLUG_IN_NOTE, ConfigError
 from tieredstore.lifetime import cause
 from tieredstore.store.cold_side import ColdSide
@@ -32,6 +33,7 @@ from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.protocol import MessageStore
 from tieredstore.store.tiered import TieredMessageStore
 
+LOGGER = logging.getLogger("tieredstore.store")
 GROUP = "tieredstore.plugins"
 """Entry point group by which a distribution gives its plug-ins short names."""
 KEY = "messageStorePlugIn"
@@ -129,7 +131,13 @@ def build_layers(context: PluginContext, names: Sequence[str] | None = None) -> 
     Raises:
         ConfigError: a plug-in is not installed, fails, or returns no store; names it.
     """
-    wanted = context.config.plug_ins if names is None else names
+    wanted = list(context.config.plug_ins if names is None else names)
+    if BROKER_PLUG_IN in wanted:
+        wanted.remove(BROKER_PLUG_IN)
+        LOGGER.warning(
+            "%s (%s, %s) is a plug-in for Java brokers, and is passed over here",
+            BROKER_PLUG_IN, KEY, context.config.settings[KEY].origin,
+        )  # fmt: skip
     for name in wanted:
         if wanted.count(name) > 1:
             raise _refused(context, name, "is named twice")

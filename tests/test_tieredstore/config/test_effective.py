@@ -321,6 +321,15 @@ def test_plug_ins_are_listed_the_outermost_first() -> None:
     assert load("messageStorePlugIn= a.B, ,c:D,").plug_ins == ["a.B", "c:D"]
 
 
+def test_a_broker_with_the_plug_in_has_pins_beside_its_store() -> None:
+    plug_in = "messageStorePlugIn=io.tieredstore.rocketmq.TieredStorePlugin"
+    store = "storePathRootDir=/data/store/"
+    assert load(plug_in, store).hot.pin_path == "/data/store-pins"
+    assert load(plug_in, store, "tieredStorePinPath=/data/pins").hot.pin_path == "/data/pins"
+    assert load(plug_in, store, "tieredStorePinPath=").hot.pin_path == ""
+    assert load(plug_in).hot.pin_path == load(store).hot.pin_path == ""
+
+
 def test_the_tier_must_be_named() -> None:
     with pytest.raises(ConfigError, match="tieredStoreFilePath is not set"):
         assert load().tier_root

@@ -108,6 +108,16 @@ def built(tmp_path: Path, *names: str, **settings: object) -> StoreLayers:
     return build_layers(context_of(tmp_path, *names, **settings))
 
 
+def test_the_plug_in_for_java_brokers_is_passed_over_with_a_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = "tieredstore.TieredMessageStore"
+    assert built(tmp_path, "io.tieredstore.rocketmq.TieredStorePlugin").plug_ins == []
+    assert "is a plug-in for Java brokers, and is passed over here" in caplog.text
+    layers = built(tmp_path, "io.tieredstore.rocketmq.TieredStorePlugin", ours)
+    assert [name for name, _ in layers.plug_ins] == [ours]
+
+
 def refused(tmp_path: Path, *names: str) -> str:
     with pytest.raises(ConfigError) as failure:
         built(tmp_path, *names)
