@@ -29,7 +29,7 @@ NIGHTLY_PARTS := test-soak test-soak-store test-seeds test-long test-broker test
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: coverage mutants promtool run run-s3 test test-full test-nightly check check-full test-rooms test-wheel $(FULL_PARTS) $(NIGHTLY_PARTS) soak soak-store \
-	simulate kill-s3 rebuild-million bench bench-java bench-store bench-s3 bench-offline plot format clean
+	simulate kill-s3 rebuild-million bench bench-java bench-store bench-s3 bench-offline plot format clean plugin-jar
 
 # As pip does: a mirror's certificate may be known to this machine alone.
 export UV_SYSTEM_CERTS := true
@@ -94,9 +94,10 @@ test-broker: export HYPOTHESIS_PROFILE := full
 test-broker: $(FULL_STAMP)
 	$(PYTEST) -m "rocketmq and not nightly and not soak" tests/test_interop
 
-# The same with the broker of an older line.
+# The same with the broker of an older line, and the plug-in in the oldest one that takes it.
 test-old-broker: $(FULL_STAMP)
 	ROCKETMQ_VERSION=5.3.3 $(MAKE) --no-print-directory test-broker
+	ROCKETMQ_VERSION=5.1.4 $(PYTEST) tests/test_interop/test_java_plugin.py
 
 # One Java machine with one session for all tests.
 test-spark: export HYPOTHESIS_PROFILE := full
@@ -134,6 +135,13 @@ IN_WHEEL := tests/test_tieredstore/test_installed.py tests/test_tieredstore/cli/
 	tests/test_tieredstore/config/test_effective.py tests/test_tieredstore/config/test_conf_files.py \
 	tests/test_tieredstore/following/test_golden.py tests/test_tieredstore/metrics tests/test_provider/test_stores.py \
 	tests/test_golden/test_old_tier.py tests/test_architecture/test_readme.py
+
+# The plug-in for Java brokers, as package data; needs Java and Maven. `make test` does without, so it is called before a release's wheel is built.
+PLUGIN_JAR := tieredstore/java_plugin/tieredstore-rocketmq-plugin.jar
+plugin-jar:
+	mvn -q -B -f rocketmq-plugin/pom.xml -DbuildDirectory=../.run/$@ package
+	mkdir -p $(dir $(PLUGIN_JAR))
+	cp .run/$@/$(notdir $(PLUGIN_JAR)) $(PLUGIN_JAR)
 
 # The wheel, installed beside what is installed already and tested where the checkout cannot be imported.
 test-wheel: $(STAMP)

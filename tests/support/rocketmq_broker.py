@@ -22,6 +22,8 @@ from typing import Self
 from tests.support.patience import Patience, completed, ended, wait_until
 
 SOURCES = Path(__file__).parents[1] / "rocketmq"
+PLUGIN = Path(__file__).parents[2] / "rocketmq-plugin"
+PLUGIN_JAR = "tieredstore-rocketmq-plugin.jar"
 HARNESS_JAR = "tieredstore-harness.jar"
 VERSION = re.compile(r"(?<=<rocketmq.version>)(.+)(?=</rocketmq.version>)")
 PORTS = range(20_000, 32_000, 8)  # below the range that Linux gives to outgoing connections
@@ -132,6 +134,8 @@ def fetch(library: Path) -> None:
 def compile_programs(library: Path) -> None:
     """Puts the programs of `src` beside RocketMQ's jars, unless just these are there."""
     sources = sorted((SOURCES / "src").glob("*.java"))
+    if not any(library.glob("rocketmq-tiered-store-5.[2-9]*.jar")):  # 5.1 has another tiered store
+        sources.remove(SOURCES / "src" / "Bench.java")
     logging = SOURCES / "src" / "rmq.logback-test.xml"
     wanted = digest(*sources, logging)
     stamp = library / f"{HARNESS_JAR}.sha256"
@@ -147,6 +151,26 @@ def compile_programs(library: Path) -> None:
         stamp.unlink(missing_ok=True)
         Path(jar).replace(library / HARNESS_JAR)
         stamp.write_text(wanted)
+
+
+def built_plugin(cache: Path | None = None) -> Path:
+    """The plug-in for Java brokers as `make plugin-jar` builds it, in the cache.
+
+    Cost: about 10 s the first time, nothing later.
+    Raises: JavaMissing where Maven cannot fetch what it builds with.
+    """
+    sources = sorted([PLUGIN / "pom.xml", *PLUGIN.glob("src/**/*.java")])
+    root = (cache or cache_directory()) / f"plugin-{digest(*sources)[:8]}"
+    root.mkdir(parents=True, exist_ok=True)
+    with locked(root / "lock"), tempfile.TemporaryDirectory(dir=root) as scratch:
+        if not (root / PLUGIN_JAR).exists():
+            command = ["mvn", "-q", "-B", "-f", str(PLUGIN / "pom.xml"), "package"]
+            done = completed([*command, f"-DbuildDirectory={scratch}"])
+            assert "COMPILATION ERROR" not in done.stdout, done.stdout[-3000:]
+            if done.returncode:
+                raise JavaMissing(f"Maven could not build the plug-in: {done.stdout[-600:]}")
+            (Path(scratch) / PLUGIN_JAR).rename(root / PLUGIN_JAR)
+    return root / PLUGIN_JAR
 
 
 def free_ports() -> int:

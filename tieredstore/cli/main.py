@@ -48,6 +48,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tieredstore.cli.commands.serve",
         "Serve the history of a tier to RocketMQ clients.",
     ),
+    "java-plugin": (
+        "tieredstore.cli.commands.java_plugin",
+        "Write the plug-in by which a Java broker reads its tier.",
+    ),
     "check": (
         "tieredstore.cli.commands.check",
         "Verify a tier: metadata and bytes, in both directions.",

@@ -10,16 +10,20 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Consumes a topic with official push consumers until MESSAGES places have come, and no message for a while. Arguments:
  * GROUP TOPIC TAGS concurrently|orderly CONSUMERS MESSAGES. Prints a line for each message, in the order of queue and offset: queue id, queue
  * offset, and how often it came; then "disorder N", the messages that an orderly consumer got out of order. The name
- * server comes from the system property rocketmq.namesrv.addr; everything else is the client's default.
+ * server comes from the system property rocketmq.namesrv.addr. With consume.first=true a new group begins at the first
+ * offset, and consume.pull.interval.ms is the pause after a pull. Everything else is the client's default.
  */
 public class Consume {
   private static final long IDLE_MS = 5000;
+  private static final boolean FIRST = Boolean.getBoolean("consume.first");
+  private static final long PULL_INTERVAL_MS = Long.getLong("consume.pull.interval.ms", 0);
   private static final Map<Long, AtomicInteger> seen = new ConcurrentHashMap<>();
   private static final Map<Integer, Long> last = new ConcurrentHashMap<>();
   private static final AtomicInteger disorder = new AtomicInteger();
@@ -43,6 +47,10 @@ public class Consume {
       DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
       consumer.setInstanceName("consumer-" + i);
       consumer.subscribe(topic, tags);
+      if (FIRST) {
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+      }
+      consumer.setPullInterval(PULL_INTERVAL_MS);
       if (orderly) {
         consumer.registerMessageListener((MessageListenerOrderly) (batch, context) -> {
           batch.forEach(Consume::take);

@@ -1,0 +1,35 @@
+"""`tieredstore java-plugin`: the plug-in for Java brokers as a file, and its settings."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from tieredstore.config.keys import BROKER_PLUG_IN
+
+JAR = "tieredstore-rocketmq-plugin.jar"
+PACKAGED = f"java_plugin/{JAR}"
+SERVE_ADDRESS = "127.0.0.1:10970"
+"""Default of the plug-in."""
+
+
+@click.command("java-plugin")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+def command(directory: Path) -> int:
+    """Write the plug-in for a Java broker into DIRECTORY, such as the broker's own lib.
+
+    Prints the two lines for broker.conf. With them a broker reads what it has deleted from its
+    tier, by way of `tieredstore serve` at tieredStoreServeAddress.
+    """
+    try:
+        jar = files("tieredstore").joinpath(PACKAGED).read_bytes()
+    except FileNotFoundError:
+        raise click.UsageError(
+            "this installation lacks the plug-in, for its wheel was built without Maven: run "
+            "`make plugin-jar` in a checkout, and install that"
+        ) from None
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / JAR).write_bytes(jar)
+    click.echo(f"messageStorePlugIn={BROKER_PLUG_IN}")
+    click.echo(f"tieredStoreServeAddress={SERVE_ADDRESS}")
+    return 0
