@@ -230,6 +230,18 @@ async def last_sign(store: ObjectStore) -> tuple[SignName, str] | None:
         return newest, ""
 
 
+async def last_moment_ms(store: ObjectStore) -> int | None:
+    """Return the time of the newest journal entry or sign, Unix ms by the storage. Two listings.
+
+    None if the store lists no times or there is neither.
+
+    Raises:
+        Denied, Unavailable: as the store.
+    """
+    listed = [*await store.list(OWNER_PREFIX), *await store.list(JOURNAL_PREFIX)]
+    return max((one.modified_ms or 0 for one in listed), default=0) or None
+
+
 async def _owner_in(store: ObjectStore, sign: SignName) -> str:
     raw = await store.read(str(sign))
     return bytes(raw[:NAME_BYTES_MAX]).decode(errors="replace").strip()

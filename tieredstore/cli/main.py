@@ -34,6 +34,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "List the queues of a tier with offsets, sizes and times.",
     ),
     "brokers": ("tieredstore.cli.commands.brokers", "List the clusters and brokers of a tier."),
+    "status": (
+        "tieredstore.cli.commands.status",
+        "Show the owner of a tier, what it holds, and what was lost.",
+    ),
     "segments": ("tieredstore.cli.commands.segments", "List the segment files of a tier's queues."),
     "read": (
         "tieredstore.cli.commands.read",

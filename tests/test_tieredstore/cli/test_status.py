@@ -1,0 +1,61 @@
+"""`tieredstore status`: owner, contents and losses, from the tier and from its process."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from container.journal.heartbeat import LOOKS_PER_LEASE
+from provider.clock import SystemClock
+from tests.support.cli import run
+from tests.test_tieredstore.metrics.test_follower_page import Served, served
+from tieredstore.cli.commands.status import GONE, LIVES, SILENT, SILENT_S, state_of
+from tieredstore.process_name import ProcessLife
+
+__all__ = ["served"]
+
+
+def test_a_tier_says_who_owned_it_and_what_it_holds(golden_tier: Path) -> None:
+    done = run("--tier", golden_tier, "status", "--json")
+    (row,) = done.rows
+    assert (row["owner_state"], row["epoch"], row["process"]) == ("ended", 1, None)
+    assert row["messages"] == 3396
+    assert (row["lost"], row["garbage_objects"]) == (0, 0)
+    lines = run("--tier", golden_tier, "status").out.splitlines()
+    assert lines[1].endswith("epoch 1: has ended cleanly")
+    assert [line.split()[0] for line in lines[1:]] == ["owner", "tier", "lost", "garbage"]
+
+
+def test_a_process_that_does_not_answer_is_named_with_its_page(golden_tier: Path) -> None:
+    done = run("--tier", golden_tier, "-D", "tieredStoreMetricsPort=9", "status", status=1)
+    page = "http://127.0.0.1:9: it does not answer: connection refused"
+    assert done.out.splitlines()[-1] == f"  process  {page}"
+
+
+def test_an_owner_elsewhere_lives_while_its_signs_are_younger_than_its_lease() -> None:
+    beat_s = 30
+    owner = f"elsewhere:17 since 2026-11-21T12:00:00Z;boot=b;pidns=1;start=2;beat={beat_s}"
+    now_ms = SystemClock().now_ms()
+    for text, lease_s in ((owner, LOOKS_PER_LEASE * beat_s), ("an older program", SILENT_S)):
+        young, old = now_ms - int(lease_s * 500), now_ms - int(lease_s * 2000)
+        assert state_of(text, ProcessLife.UNKNOWN, young) == LIVES
+        assert state_of(text, ProcessLife.UNKNOWN, old) == SILENT
+        assert state_of(text, ProcessLife.UNKNOWN, None) == SILENT
+        assert state_of(text, ProcessLife.GONE, young) == GONE
+        assert state_of(text, ProcessLife.LIVES, old) == LIVES
+
+
+@pytest.mark.slow
+def test_a_living_owner_is_seen_and_a_killed_one_is_missed(served: Served) -> None:
+    served.broker.put_many("A", 0, [b"body"] * 3)
+    served.wait_for_messages(3)
+    named = (*served.words[: served.words.index("tier")], "status", "--json")
+    (row,) = run(*named).rows
+    assert (row["owner_state"], row["messages"]) == ("lives", 3)
+    assert row["process"]["ready"] is True
+    assert row["process"]["messages_waiting"] == 0
+    served.process.kill()
+    served.process.wait()
+    killed = json.loads(run(*named, status=1).out)
+    assert killed["owner_state"] == "gone"
+    assert killed["process"]["ready"] is False
