@@ -1,6 +1,7 @@
 """Queries of one DataFrame or view: each is planned of its own, and its scans share no filter."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,10 @@ def found(frame: "DataFrame") -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.select("*").collect())
 
 
-@pytest.fixture(params=["messages", "options", "pushFilters", "SQL"])
+BY_NIGHT = [pytest.mark.nightly]
+
+
+@pytest.fixture
 def view(
     request: pytest.FixtureRequest, spark: "SparkSession", tier: LivingTier
 ) -> Iterator[Callable[[str], "DataFrame"]]:
@@ -63,6 +67,8 @@ def view(
     spark.catalog.dropTempView("m")
 
 
+VIEWS = ["messages", "options", "pushFilters", "SQL"]
+BY_DAY = set(zip(VIEWS, ["true", "false"] * 2, strict=True))
 QUERIES = {
     "scalar subquery": """
         SELECT (SELECT count(*) FROM m WHERE topic = 'A') AS a, (SELECT count(*) FROM m) AS b""",
@@ -85,7 +91,14 @@ QUERIES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_adaptive", ["true", "false"])
+@pytest.mark.parametrize(
+    ("view", "is_adaptive"),
+    [
+        pytest.param(*one, marks=[] if one in BY_DAY else BY_NIGHT)
+        for one in product(VIEWS, ["true", "false"])
+    ],
+    indirect=["view"],
+)
 def test_scans_of_one_query_share_no_filter(
     spark: "SparkSession",
     tier: LivingTier,
@@ -148,7 +161,7 @@ def test_a_view_of_sql_is_planned_by_each_query_with_a_filter(
     assert found(spark.sql(EVERYTHING)) == wanted(tier)
 
 
-@pytest.fixture(params=["DataFrame", "view"])
+@pytest.fixture(params=["DataFrame", pytest.param("view", marks=BY_NIGHT)])
 def kept(
     request: pytest.FixtureRequest, spark: "SparkSession", tier: LivingTier
 ) -> Callable[..., "DataFrame"]:
@@ -207,7 +220,10 @@ def test_a_plan_that_was_kept_is_refused_for_rows_that_it_is_to_have_alone(
         none.count()
 
 
-@pytest.mark.parametrize("table", ["keys", "segments", "gaps", "units"])
+@pytest.mark.parametrize(
+    "table",
+    ["keys", "units", *(pytest.param(one, marks=BY_NIGHT) for one in ("segments", "gaps"))],
+)
 def test_plans_of_other_tables_are_refused_too(
     spark: "SparkSession", tier: LivingTier, table: str
 ) -> None:

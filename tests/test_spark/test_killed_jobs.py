@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow.dataset as ds
 import pytest
 
+from tests.support.level import by_level
 from tests.support.patience import HANGS_AFTER_S, completed
 from tests.support.spark_settings import ROOT, Job, submitted
 from tests.test_spark.test_stream import GrowingTier
@@ -26,9 +27,14 @@ from tieredstore.session.reader import AS_OPTIONS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(HANGS_AFTER_S)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.scales,
+    pytest.mark.timeout(HANGS_AFTER_S),
+]
 
-ROUNDS = int(os.environ.get("KILLS") or 5)
+ROUNDS = int(os.environ.get("KILLS") or by_level(quick=2, full=2, nightly=5))
 KILLS_MAX = 3
 """Workers that are killed while a job runs: one task may fail three times."""
 PORTIONS = 2

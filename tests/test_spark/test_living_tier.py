@@ -58,7 +58,15 @@ def happens(tier: LivingTier, proxy: FaultProxy, event: str) -> Callable[[], Non
     return refuse if event == OUTAGE else lambda: {**MOVES, **LOSSES}[event](tier)
 
 
-EVENTS = pytest.mark.parametrize("event", [*MOVES, *LOSSES, OUTAGE])
+BY_DAY = ("compaction", "topic made again", OUTAGE)
+"""One event of each kind; jobs on the local engine meet each event by day."""
+EVENTS = pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(one, marks=[] if one in BY_DAY else [pytest.mark.nightly])
+        for one in (*MOVES, *LOSSES, OUTAGE)
+    ],
+)
 
 
 def options_of(tier: LivingTier, **more: str) -> dict[str, str]:

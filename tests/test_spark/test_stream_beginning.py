@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -375,9 +376,16 @@ FORMS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
 STEPS = ["before the sink", "after the sink", "after the commit"]
 
 
+BY_DAY = {("earliest", 0, step) for step in STEPS} | {(form, 0, STEPS[-1]) for form in FORMS}
+"""Every step and every form once; the plan of a killed batch is that of its form."""
+
+
 @pytest.mark.parametrize(
     ("form", "batch", "step"),
-    [*((form, 0, step) for form in FORMS for step in STEPS), ("earliest", 1, "after the sink")],
+    [
+        pytest.param(*one, marks=[] if one in BY_DAY else [pytest.mark.nightly])
+        for one in (*product(FORMS, [0], STEPS), ("earliest", 1, "after the sink"))
+    ],
 )
 @pytest.mark.slow
 def test_spark_has_each_message_once_whatever_step_of_the_first_batches_is_killed(
