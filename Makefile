@@ -11,7 +11,7 @@ FULL_STAMP := $(VENV)/.installed-full
 
 # Jobs at a time, and worker processes of pytest in one of them. Those of `make test` wait for disks and processes for a third of
 # their time: one more than there are processors keeps these busy.
-JOBS ?= 3
+JOBS ?= 4
 WORKERS ?= auto
 ROOM_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
@@ -21,8 +21,9 @@ LEVEL_JOBS = $(MAKE) --no-print-directory --keep-going --output-sync=target
 # those of Hypothesis, are in each level, with more seeds and examples.
 IN_TEST := not slow and not data and not s3 and not spark and not rocketmq and not nightly and not soak
 SCALING := not s3 and not spark and not rocketmq and not nightly and not soak and (slow or data or scales or hypothesis)
-# Those that wait most of their time come first: what computes fills the processors beside them.
-FULL_PARTS := test-s3 test-broker test-slow test-spark
+# Those that wait for servers and processes use three quarters of two processors together. The slow tests compute: they have less
+# priority, and fill what is left.
+FULL_PARTS := test-spark test-broker test-s3 test-slow
 NIGHTLY_PARTS := test-soak test-soak-store test-seeds test-long test-broker test-old-broker test-million test-wheels test-cpu
 
 # Hundreds of commands start here: none compiles its modules again.
@@ -73,7 +74,7 @@ test-full: $(FULL_STAMP) promtool
 
 # Hours. A test over one second of CPU in `make test` fails it, too.
 test-nightly: $(FULL_STAMP)
-	@$(LEVEL_JOBS) --jobs=$(JOBS) $(NIGHTLY_PARTS)
+	@$(LEVEL_JOBS) --jobs=3 $(NIGHTLY_PARTS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -106,7 +107,7 @@ test-spark: $(FULL_STAMP)
 
 test-slow: export HYPOTHESIS_PROFILE := full
 test-slow: $(FULL_STAMP)
-	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(SCALING)"
+	nice -n 5 $(PYTEST) -n $(WORKERS) --dist worksteal -m "$(SCALING)"
 
 # The S3 server takes an eighth of a core while nothing asks it anything: all that use it come one after another.
 test-s3: export HYPOTHESIS_PROFILE := full

@@ -18,7 +18,7 @@ LEVELS = {
 MARKS = ("slow", "data", "s3", "spark", "rocketmq", "nightly", "soak")
 SCALES = ("scales", "hypothesis")
 DECLARED = {*MARKS, "scales", "process", "checkout"}
-PART = re.compile(r"^(test-[\w-]+): \$\(\w*STAMP\)\n\t\S*\$\(PYTEST\).* -m (.*)$", re.MULTILINE)
+PART = re.compile(r"^(test-[\w-]+): \$\(\w*STAMP\)\n\t.*\$\(PYTEST\).* -m (.*)$", re.MULTILINE)
 DECORATORS = re.compile(r"^(@.*\n(?:[@ )\]].*\n)*)(?=(?:async )?def test_)", re.MULTILINE)
 PLACES = {"soak": "tests/soak", "rocketmq": "tests/test_interop", "spark": "tests/test_spark"}
 """Where the tests with a mark are: a part that looks only there collects no others."""
