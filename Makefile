@@ -121,10 +121,12 @@ test-soak: $(FULL_STAMP)
 test-soak-store: $(FULL_STAMP)
 	$(PYTEST) -m soak tests/soak/test_store_soak.py
 
-# All that scales, with thousands of seeds and examples. Failures are printed at once, for a night may end before its summary.
+# All that scales, with thousands of seeds and examples: some two hours on two cores. After SEEDS_SECONDS it ends, and fails, behind
+# the tests that run then. Failures are printed at once, for a night may end before its summary.
+SEEDS_SECONDS ?= 10800
 test-seeds: export HYPOTHESIS_PROFILE := nightly
 test-seeds: $(FULL_STAMP)
-	$(PYTEST) -n $(WORKERS) --dist worksteal --timeout 0 --at-once -m "(scales or hypothesis) and not soak"
+	$(PYTEST) -n $(WORKERS) --dist worksteal --timeout 0 --session-timeout $(SEEDS_SECONDS) --at-once -m "(scales or hypothesis) and not soak"
 
 # Minutes each, and nothing that scales.
 test-long: export HYPOTHESIS_PROFILE := nightly
