@@ -491,8 +491,22 @@ WAITED = {
 """Refusals that may pass without a change here, which `run` waits out."""
 
 
+RUN_BY_NIGHT = {
+    *("access to objects", "access to listings", "access to deletions", "locked objects"),
+    *("nobody", "secret", "clock", "token", "payer", "region", "redirection", "addressing"),
+    *("endpoint", "unknown checksum", "condition", "repeated token", "small pages", "full"),
+}
+"""One like each is met by day; `tier` meets them all."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ODDITIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(one, marks=[pytest.mark.nightly] if one in RUN_BY_NIGHT else [])
+        for one in ODDITIES
+    ],
+)
 def test_a_run_meets_each_oddity_and_loses_nothing(
     reach: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,8 +154,18 @@ OF_WRITES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+BY_DAY = {"clock", "permission", "asked again", "trouble", "region", "bucket", "tag", *OF_WRITES}
+
+
+def some_by_day(*names: str) -> pytest.MarkDecorator:
+    """All by night: whether a refusal passes decides what becomes of a command, not its reason."""
+    nightly = [pytest.mark.nightly]
+    given = [pytest.param(one, marks=[] if one in BY_DAY else nightly) for one in names]
+    return pytest.mark.parametrize("name", given)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*PASSING, *LASTING, *OF_WRITES])
+@some_by_day(*PASSING, *LASTING, *OF_WRITES)
 def test_a_service_that_begins_to_refuse_is_told_at_once_and_waited_out(
     following: Following, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,7 +192,7 @@ def test_a_service_that_begins_to_refuse_is_told_at_once_and_waited_out(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PASSING)
+@some_by_day(*PASSING)
 def test_a_start_that_waits_is_not_ready_and_says_why(
     following: Following, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -204,7 +214,7 @@ def test_a_start_that_waits_is_not_ready_and_says_why(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LASTING)
+@some_by_day(*LASTING)
 def test_a_start_that_no_waiting_helps_ends_at_once(following: Following, name: str) -> None:
     odd, cure = LASTING[name]
     usual = following.become(odd)
