@@ -5,7 +5,6 @@ tiered. This module never destroys data: a loss is recorded as a gap, and a cont
 queue.
 """
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Self
 
@@ -15,6 +14,8 @@ from container.metadata.records import (
     TOPIC_DELETED_REASON,
     Gap,
     Queue,
+    after_gaps,
+    gap_at,
 )
 from dispatcher.options import Backfill
 from dispatcher.ports import DELETED_REASON, DeletedQueue, HotQueue, HotQueueState
@@ -40,7 +41,7 @@ class OverlapSample:
 
         Messages of deleted incarnations in the tier are not common.
         """
-        low = _after_gaps(max(hot.min_offset, tier.min_offset, begin_of(tier) or 0), tier.gaps)
+        low = after_gaps(tier.gaps, max(hot.min_offset, tier.min_offset, begin_of(tier) or 0))
         end = min(hot.max_offset, tier.next_offset)
         before = next((gap.start for gap in tier.gaps if gap.start < end < gap.end), end)
         return cls(low, max(before, tier.min_offset), tier.gaps)
@@ -64,7 +65,7 @@ class OverlapSample:
 
         Returns all offsets if there are at most `count`. Empty only if the range is empty.
         """
-        start = _after_gaps(start, self.gaps)
+        start = after_gaps(self.gaps, start)
         room = end - start
         if room <= count:
             steps = range(max(room, 0))
@@ -74,10 +75,8 @@ class OverlapSample:
 
     def _at_or_below(self, offset: int) -> QueueOffset:
         """Return the last offset outside gaps at or below `offset`. One must exist."""
-        index = bisect_right(self.gaps, offset, key=lambda gap: gap.start) - 1
-        while index >= 0 and offset < self.gaps[index].end:
-            offset = self.gaps[index].start - 1
-            index -= 1
+        while (gap := gap_at(self.gaps, offset)) is not None:
+            offset = gap.start - 1
         return QueueOffset(offset)
 
 
@@ -87,13 +86,6 @@ def begin_of(tier: Queue) -> QueueOffset | None:
     O(gaps).
     """
     return next((gap.end for gap in reversed(tier.gaps) if gap.reason in ENDS_A_QUEUE), None)
-
-
-def _after_gaps(offset: int, gaps: tuple[Gap, ...]) -> QueueOffset:
-    for gap in gaps:
-        if gap.start <= offset < gap.end:
-            offset = gap.end
-    return QueueOffset(offset)
 
 
 @dataclass(frozen=True, slots=True)

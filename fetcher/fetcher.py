@@ -8,13 +8,13 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from container.metadata.records import Gap
+from container.metadata.records import Gap, gap_at
 from container.names.queue_id import QueueId, named_queue, whole_number
 from container.queue.time_index import Boundary, TimeRules
 from container.record.batch import store_timestamps
 from container.record.unit import UNIT_BYTES
 from fetcher.options import FetcherOptions
-from fetcher.plan import gap_at, stretch_end
+from fetcher.plan import stretch_end
 from fetcher.read_ahead import ReadAhead
 from fetcher.reads import RunReads
 from fetcher.result import (

@@ -7,25 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from container.metadata.records import Gap
+from container.metadata.records import next_gap_start
 from fetcher.run_cache import compact
 from fetcher.source import TierQueue
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
 
 
-def gap_at(gaps: Sequence[Gap], offset: int) -> Gap | None:
-    """Return the gap that contains `offset`; None if there is none. O(gaps)."""
-    for gap in gaps:
-        if gap.start <= offset < gap.end:
-            return gap
-    return None
-
-
 def stretch_end(source: TierQueue, offset: int) -> int:
     """Return the end of the messages from `offset` on: the next gap or the commit offset."""
-    starts = (gap.start for gap in source.gaps if gap.start > offset)
-    return min([source.next_offset, *starts])
+    return next_gap_start(source.gaps, offset, source.next_offset)
 
 
 def rounded_end(source: TierQueue, start: int, end: int, most: int) -> int:

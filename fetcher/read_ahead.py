@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from container.metadata.records import gap_at
 from container.names.queue_id import QueueId
 from fetcher.options import FetcherOptions
-from fetcher.plan import gap_at, rounded_end, stretch_end
+from fetcher.plan import rounded_end, stretch_end
 from fetcher.reads import RunReads
 from fetcher.run_cache import CachedRun, CacheKey
 from fetcher.source import TierQueue

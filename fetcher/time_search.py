@@ -7,6 +7,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from container.metadata.records import after_gaps
 from container.queue.time_index import Boundary, TimeRules, TimeStretch, UpperPlace, upper_offset
 from container.record.batch import store_timestamps
 from container.record.blank import Coda
@@ -14,7 +15,7 @@ from container.record.header import RecordHeader
 from container.record.layout import BORN_HOST_V6, layout_of
 from container.record.unit import UNIT_BYTES, Units
 from container.record.verification import Fault, Faults, judge_records, leading_good_units
-from fetcher.plan import gap_at, places_in_reads, plan_reads
+from fetcher.plan import places_in_reads, plan_reads
 from fetcher.source import TierQueue
 from provider.errors import Corrupt
 from provider.object_store import Buffer
@@ -280,8 +281,7 @@ async def search_time(
     if found is None:
         place = UpperPlace(None, is_exact=False, after=first_message(queue))
     else:
-        gap = gap_at(queue.gaps, found.offset + 1)
-        after = found.offset + 1 if gap is None else gap.end
+        after = after_gaps(queue.gaps, found.offset + 1)
         place = UpperPlace(found.offset, found.is_exact, after)
     return QueueOffset(upper_offset(place, rules, min_offset=first))
 
@@ -447,5 +447,4 @@ class _StretchSearch:
 
 def first_message(queue: TierQueue) -> QueueOffset:
     """Return the offset of the first readable message, or the queue's end."""
-    gap = gap_at(queue.gaps, queue.min_offset)
-    return queue.min_offset if gap is None else gap.end
+    return after_gaps(queue.gaps, queue.min_offset)

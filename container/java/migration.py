@@ -1,6 +1,5 @@
 """Migration between the Java tiered store's metadata and ours, in place: import and export."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
@@ -23,7 +22,14 @@ from container.java.metadata import (
 from container.java.tier import DAMAGE
 from container.metadata.invariants import check_queue
 from container.metadata.operations import Operation, PutIndexFile, PutQueue, PutTopic
-from container.metadata.records import Extent, IndexFile, Queue, Segment
+from container.metadata.records import (
+    Extent,
+    IndexFile,
+    Queue,
+    Segment,
+    gap_at,
+    next_gap_start,
+)
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import INDEX_QUEUE, parse_segment_name, segment_name
@@ -242,12 +248,11 @@ async def _items(
     unit_sums: list[NDArray[np.uint32]] = []
     bases = {segment.base for segment in queue.commit_log}
     while offset < queue.next_offset:
-        number = bisect_right(queue.gaps, offset, key=lambda one: one.end)
-        gap = queue.gaps[number] if number < len(queue.gaps) else None
-        if gap is not None and gap.start <= offset:
+        gap = gap_at(queue.gaps, offset)
+        if gap is not None:
             offset = gap.end
             continue
-        limit = queue.next_offset if gap is None else gap.start
+        limit = next_gap_start(queue.gaps, offset, queue.next_offset)
         end = QueueOffset(min(offset + UNITS_AT_ONCE, limit))
         part = await container.units(offset, end)
         starts, sizes = part["position"].astype(np.int64), part["size"].astype(np.int64)

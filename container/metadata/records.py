@@ -5,7 +5,8 @@ newest records, and the journal makes changes durable. `extra` carries unknown f
 version, so that they survive reading and writing by this program.
 """
 
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple, Self
@@ -158,6 +159,37 @@ class Gap:
     reason: str
     found_ms: int
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA, hash=False)
+
+
+def gap_at(gaps: Sequence[Gap], offset: int) -> Gap | None:
+    """Gap that contains `offset`. None if there is none. O(log n)."""
+    at = bisect_right(gaps, offset, key=_gap_start) - 1
+    return gaps[at] if at >= 0 and offset < gaps[at].end else None
+
+
+def after_gaps(gaps: Sequence[Gap], offset: int) -> QueueOffset:
+    """First offset at or after `offset` that lies in no gap. O(log n), and adjacent gaps."""
+    at = max(bisect_right(gaps, offset, key=_gap_start) - 1, 0)
+    while at < len(gaps) and gaps[at].start <= offset:
+        offset = max(offset, gaps[at].end)
+        at += 1
+    return QueueOffset(offset)
+
+
+def next_gap_start(gaps: Sequence[Gap], offset: int, end: int) -> int:
+    """Start of the first gap after `offset`; `end` if no gap starts before it. O(log n)."""
+    at = bisect_right(gaps, offset, key=_gap_start)
+    return min(end, gaps[at].start) if at < len(gaps) else end
+
+
+def gaps_between(gaps: Sequence[Gap], start: int, end: int) -> Sequence[Gap]:
+    """Gaps that overlap `[start, end)`. O(log n)."""
+    first = bisect_right(gaps, start, key=lambda gap: gap.end)
+    return gaps[first : bisect_left(gaps, end, key=_gap_start)]
+
+
+def _gap_start(gap: Gap) -> int:
+    return gap.start
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)

@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from container.metadata.records import Extent, Gap, Queue, Segment
+from container.metadata.records import Extent, Gap, Queue, Segment, gap_at
 from container.names.queue_id import SegmentType
 from provider.ranges import QueueOffset
 
@@ -20,7 +20,7 @@ def log_position(queue: Queue, offset: QueueOffset) -> int | None:
         return None
     if offset == queue.next_offset:
         return segments[-1].end
-    if lies_in_gap(queue.gaps, offset, offset + 1):
+    if gap_at(queue.gaps, offset) is not None:
         number = _last_from(segments, offset - 1)  # bytes without messages may lie in many extents
         at = bisect_left(segments[number].extents, offset, key=_first_offset)
         if at == len(segments[number].extents):
@@ -62,8 +62,8 @@ def lies_in_gap(gaps: Sequence[Gap], start: int, end: int) -> bool:
 
     It begins in a gap and ends there. O(log n).
     """
-    at = bisect_right(gaps, start, key=lambda gap: gap.start) - 1
-    return at >= 0 and start < gaps[at].end and end <= gaps[at].end
+    gap = gap_at(gaps, start)
+    return gap is not None and end <= gap.end
 
 
 def begins_in_gap(gaps: Sequence[Gap], extent: Extent) -> bool:
@@ -71,7 +71,7 @@ def begins_in_gap(gaps: Sequence[Gap], extent: Extent) -> bool:
 
     Otherwise the bytes without messages could no longer be found. O(log n).
     """
-    return lies_in_gap(gaps, extent.first_offset, extent.first_offset + 1)
+    return gap_at(gaps, extent.first_offset) is not None
 
 
 def lost_bytes(queue: Queue, segments: Sequence[Segment]) -> dict[int, int]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from container.metadata.moves import is_away
 from container.metadata.object_names import names_of_queue
-from container.metadata.records import CopyState, ManifestRef, Segment
+from container.metadata.records import CopyState, ManifestRef, Segment, after_gaps, gap_at
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name, segment_name
@@ -69,10 +69,7 @@ class TieredSegments:
     def first_offset(self) -> QueueOffset | None:
         """First tiered offset (Kafka: EARLIEST). None if the queue has no tiered message."""
         container = self._container
-        first = container.min_offset
-        for gap in container.gaps:
-            if gap.start <= first < gap.end:
-                first = gap.end
+        first = after_gaps(container.gaps, container.min_offset)
         return first if first < container.next_offset else None
 
     async def at(self, offset: int) -> TieredSegment | None:
@@ -88,7 +85,7 @@ class TieredSegments:
         record = container.record
         if first is None or not first <= offset < record.next_offset:
             return None
-        if any(gap.start <= offset < gap.end for gap in record.gaps):
+        if gap_at(record.gaps, offset) is not None:
             return None
         live = [one for one in record.readable(SegmentType.COMMIT_LOG) if one.extents]
         if live and live[0].extents[0].crc32c is None:

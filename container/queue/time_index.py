@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple, Self
 
-from container.metadata.records import Extent, Gap
+from container.metadata.records import Extent, Gap, after_gaps, next_gap_start
 from provider.ranges import QueueOffset
 
 
@@ -109,11 +109,8 @@ def stretch_by_time(
 
 def _before_gap(gaps: Sequence[Gap], start: int, stop: int) -> tuple[int, int]:
     """First messages `[start, stop)` without a gap among those between two offsets."""
-    at = bisect_right(gaps, start, key=_start)
-    while at and start < gaps[at - 1].end:
-        start = gaps[at - 1].end
-        at = bisect_right(gaps, start, key=_start)
-    return start, min(stop, gaps[at].start) if at < len(gaps) else stop
+    start = after_gaps(gaps, start)
+    return start, next_gap_start(gaps, start, stop)
 
 
 def _after_gap(gaps: Sequence[Gap], start: int, stop: int) -> tuple[int, int]:

@@ -10,7 +10,14 @@ from container.errors import BytesMissing
 from container.metadata.object_names import object_name, own_file
 from container.metadata.operations import CommitQueue, SegmentChange
 from container.metadata.part_counts import references
-from container.metadata.records import Extent, ManifestRef, Queue, QueueBasis, Segment
+from container.metadata.records import (
+    Extent,
+    ManifestRef,
+    Queue,
+    QueueBasis,
+    Segment,
+    after_gaps,
+)
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.queue.message_queue_container import Manifests, MessageQueueContainer
 from container.record.checksum import crc32c
@@ -342,9 +349,8 @@ async def _cut_queue(
 async def _log_end(container: MessageQueueContainer, next_offset: QueueOffset) -> int:
     """End of the records of the messages below `next_offset`, exclusive."""
     queue = container.record
-    for gap in queue.gaps:
-        if gap.start <= next_offset < gap.end:
-            next_offset = gap.end  # its first record lies where the last before the gap ends
+    # the first record after a gap lies where the last one before the gap ends
+    next_offset = after_gaps(queue.gaps, next_offset)
     if next_offset == queue.next_offset:
         return queue.flat_end(SegmentType.COMMIT_LOG)
     units = await container.units(next_offset, QueueOffset(next_offset + 1), verified=True)

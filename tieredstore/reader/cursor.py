@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from container.metadata.records import Gap
+from container.metadata.records import Gap, gaps_between
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
 from fetcher.fetcher import TieredMessageFetcher
@@ -188,9 +188,8 @@ class QueueCursor:
         self._left -= len(messages)
         self.offset = min(result.next_offset, self._end)
         if self._wanted.on_gap is not None:
-            for gap in self._source.gaps:
-                if gap.start < self.offset and gap.end > began:
-                    self._wanted.on_gap(self.queue, gap)
+            for gap in gaps_between(self._source.gaps, began, self.offset):
+                self._wanted.on_gap(self.queue, gap)
         if messages is result.messages:
             return result
         return FetchResult(

@@ -1,10 +1,9 @@
 """Tier behind the server: topics and bounds of its newest metadata, and gaps that readers pass."""
 
 import logging
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 
-from container.metadata.records import Gap
+from container.metadata.records import Gap, gaps_between
 from container.names.queue_id import QueueId
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchResult
@@ -53,14 +52,18 @@ class History:
 
     def topics(self) -> Mapping[str, int]:
         """Return the number of queues by topic: the highest queue id and 1. O(queues) if new."""
-        state = self._tier.reader.state
-        now = (id(state), state.sequence)
-        if self._widths_of != now:
+        if self._widths_of != self.version:
             widths: dict[str, int] = {}
-            for topic, queue_id in state.queues:
+            for topic, queue_id in self._tier.reader.state.queues:
                 widths[topic] = max(widths.get(topic, 0), queue_id + 1)
-            self._widths, self._widths_of = widths, now
+            self._widths, self._widths_of = widths, self.version
         return self._widths
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Identity of the loaded metadata. Changes if a `refresh` loads newer ones."""
+        state = self._tier.reader.state
+        return id(state), state.sequence
 
     def queue(self, queue: QueueId) -> TierQueue | None:
         """Return a queue for reading; None if the tier does not have it. No request."""
@@ -94,9 +97,7 @@ class History:
         """Count and log the gaps between `offset` and the next offset of a read. O(log n)."""
         source = self.queue(queue)
         gaps = () if source is None else source.gaps
-        first = bisect_right(gaps, offset, key=lambda gap: gap.end)
-        last = bisect_left(gaps, result.next_offset, key=lambda gap: gap.start)
-        for gap in gaps[first:last]:
+        for gap in gaps_between(gaps, offset, result.next_offset):
             self._passed(group, queue, gap)
 
     def _passed(self, group: str, queue: QueueId, gap: Gap) -> None:

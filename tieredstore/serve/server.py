@@ -230,9 +230,8 @@ class Server:
         """Follow the tier, until it is cancelled."""
         while True:
             await self.history.refresh()
-            state = self.history.tier.reader.state
-            if self._seen != (id(state), state.sequence):
-                self._seen = id(state), state.sequence
+            if self._seen != self.history.version:
+                self._seen = self.history.version
                 await self._wake()
             await self.clock.sleep(self._refresh_s)
 

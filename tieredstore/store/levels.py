@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Self
 
-from container.metadata.records import Gap
+from container.metadata.records import Gap, after_gaps
 from fetcher.result import FetchStatus
 from provider.errors import Corrupt, Denied, OutOfRange, Unavailable
 from tieredstore.store.protocol import GetMessageResult
@@ -110,10 +110,7 @@ class Span:
 
     def next_from(self, offset: int) -> int | None:
         """Return the first offset at or after `offset` that is there; None if there is none."""
-        at = max(offset, self.first)
-        for gap in self.gaps:
-            if gap.start <= at < gap.end:
-                at = gap.end
+        at = after_gaps(self.gaps, max(offset, self.first))
         return at if at < self.end else None
 
 
