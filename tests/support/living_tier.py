@@ -26,9 +26,8 @@ from tests.support.fake_broker import FakeBroker
 from tieredstore import sync
 from tieredstore.config.effective import Config
 from tieredstore.config.location import OFFLOAD_PATH
-from tieredstore.lifetime import running
 from tieredstore.offline.jobs.engine import OneProcess
-from tieredstore.session.owner import open_owner
+from tieredstore.session.owner import running_owner
 from tieredstore.session.places import directory_of, storage_at
 
 Row = tuple[str, int, int, bytes]
@@ -205,12 +204,9 @@ class LivingTier:
 
     async def unpublish(self, topic: str) -> None:
         """Delete a topic as a process does that dies after its journal entry."""
-        async with (
-            open_owner(self.config, clock=SystemClock()) as tier,
-            running([tier.journal.run]),
-        ):
+        owned = running_owner(self.config, clock=SystemClock(), has_upkeep=False)
+        async with owned as tier:
             await tier.delete_topic(topic)
-            await tier.journal.close()
 
     async def _delete(self, names: list[str] | None) -> None:
         async def delete(store: ObjectStore) -> None:
@@ -240,14 +236,8 @@ class LivingTier:
         )  # fmt: skip
 
     async def _as_owner(self, work: Callable[[Tier], Awaitable[ResultT]]) -> ResultT:
-        async with (
-            open_owner(self.config, clock=SystemClock()) as tier,
-            asyncio.TaskGroup() as group,
-        ):
-            group.create_task(tier.run())
-            found = await work(tier)
-            await tier.close()
-        return found
+        async with running_owner(self.config, clock=SystemClock()) as tier:
+            return await work(tier)
 
 
 Event = Callable[[LivingTier], None]

@@ -16,9 +16,8 @@ from provider.clock import Clock
 from provider.errors import NotFound, StoreError
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
-from tieredstore.lifetime import running
 from tieredstore.metrics.summary import absence_text
-from tieredstore.session.owner import open_owner
+from tieredstore.session.owner import running_owner
 from tieredstore.session.places import directory_of
 from tieredstore.session.reader import open_reader
 from tieredstore.session.takeover import refuse_living_owner
@@ -107,11 +106,8 @@ async def compact(
         plan = await asyncio.to_thread(planned)
         if dry_run or plan.is_empty:
             return _forecast(reader.state, plan, is_dry=dry_run)
-    async with open_owner(config, clock=clock, take_over=take_over) as tier, running([tier.run]):
-        try:
-            return await _compacted(tier, limits, plan, jobs_max=jobs_max, progress=progress)
-        finally:
-            await tier.close()
+    async with running_owner(config, clock=clock, take_over=take_over) as tier:
+        return await _compacted(tier, limits, plan, jobs_max=jobs_max, progress=progress)
 
 
 def limits_of(config: Config, state: TierState, topics: Collection[str]) -> CompactionLimits:

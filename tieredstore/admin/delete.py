@@ -14,10 +14,9 @@ from provider.names import is_directory
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
 from tieredstore.config.sources import ConfigError
-from tieredstore.lifetime import running
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.session.identity import has_tier, memory_of_follower, memory_of_store
-from tieredstore.session.owner import open_owner
+from tieredstore.session.owner import running_owner
 from tieredstore.session.places import directory_of
 from tieredstore.session.reader import existing_tier
 from tieredstore.session.takeover import refuse_living_owner
@@ -176,18 +175,12 @@ async def delete_topics(
 async def _delete_from_tier(
     config: Config, topics: Collection[str], *, clock: Clock, take_over: bool
 ) -> bool:
-    async with (
-        open_owner(config, clock=clock, take_over=take_over) as tier,
-        running([tier.run]),
-    ):
+    async with running_owner(config, clock=clock, take_over=take_over) as tier:
         due = _due(tier, now_ms=clock.now_ms())
-        try:
-            for topic in sorted(topics):
-                await tier.delete_topic(topic)
-        finally:
-            await tier.close()
-        _tell_of_objects_left(tier, now_ms=clock.now_ms())
-        return bool(due) and not due & tier.state.tombstones.keys()
+        for topic in sorted(topics):
+            await tier.delete_topic(topic)
+    _tell_of_objects_left(tier, now_ms=clock.now_ms())
+    return bool(due) and not due & tier.state.tombstones.keys()
 
 
 def _due(tier: Tier, *, now_ms: int) -> set[str]:

@@ -10,9 +10,8 @@ from tieredstore.config.effective import Config
 from tieredstore.config.location import OFFLOAD_PATH
 from tieredstore.config.second_store import refuse_linked_stores, second_location
 from tieredstore.config.sources import ConfigError
-from tieredstore.lifetime import running
 from tieredstore.reader.readable_tier import ReadableTier
-from tieredstore.session.owner import open_owner
+from tieredstore.session.owner import running_owner
 from tieredstore.session.places import directory_of, storage_at
 from tieredstore.session.reader import existing_tier, whole_paths
 from tieredstore.session.takeover import refuse_living_owner
@@ -71,17 +70,11 @@ async def offload_topic(
     if not take_over:
         await refuse_living_owner(config, clock=clock)
     await _probe_second(config, clock=clock)
-    async with (
-        open_owner(config, clock=clock, take_over=take_over) as tier,
-        running([tier.run]),
-    ):
-        try:
-            step = tier.upkeep.offload
-            assert step is not None, "there is a second store"
-            with whole_paths(directory_of(config), second_location(config)):
-                return await step.by_hand(topic, until)
-        finally:
-            await tier.close()
+    async with running_owner(config, clock=clock, take_over=take_over) as tier:
+        step = tier.upkeep.offload
+        assert step is not None, "there is a second store"
+        with whole_paths(directory_of(config), second_location(config)):
+            return await step.by_hand(topic, until)
 
 
 async def _probe_second(config: Config, *, clock: Clock) -> None:

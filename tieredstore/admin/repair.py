@@ -17,8 +17,7 @@ from provider.errors import NotFound, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.lifetime import running
-from tieredstore.session.owner import open_hot_log, open_owner
+from tieredstore.session.owner import open_hot_log, running_owner
 
 REASON = "cut to the hot log by `tieredstore repair`"
 
@@ -101,15 +100,11 @@ async def repair(
     """
     async with (
         open_hot_log(config, store, clock=clock) as hot,
-        open_owner(config, clock=clock, take_over=take_over) as tier,
-        running([tier.run]),
+        running_owner(config, clock=clock, take_over=take_over) as tier,
     ):
-        try:
-            await hot.poll()
-            for cut in cuts:
-                await _cut_if_same(hot, tier, cut)
-        finally:
-            await tier.close()
+        await hot.poll()
+        for cut in cuts:
+            await _cut_if_same(hot, tier, cut)
 
 
 async def _cut_if_same(hot: HotLog, tier: Tier, cut: Cut) -> None:

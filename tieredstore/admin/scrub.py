@@ -10,8 +10,7 @@ from container.metadata.records import Tombstone
 from container.tier import Tier
 from provider.clock import Clock
 from tieredstore.config.effective import Config
-from tieredstore.lifetime import running
-from tieredstore.session.owner import open_owner
+from tieredstore.session.owner import running_owner
 
 REASON = "nothing referred to it, by `tieredstore scrub`"
 NAMES_AT_ONCE_MAX = 1_000
@@ -30,11 +29,8 @@ async def give_up(
         Refused: a manifest cannot be read, so its references are unknown.
         Fenced: another process took the tier meanwhile.
     """
-    async with open_owner(config, clock=clock, take_over=take_over) as tier, running([tier.run]):
-        try:
-            return await _tombstoned(tier, names, grace_ms=int(grace_s * 1000), clock=clock)
-        finally:
-            await tier.close()
+    async with running_owner(config, clock=clock, take_over=take_over) as tier:
+        return await _tombstoned(tier, names, grace_ms=int(grace_s * 1000), clock=clock)
 
 
 async def _tombstoned(

@@ -218,6 +218,28 @@ async def open_owner(
         takeover.close()
 
 
+@asynccontextmanager
+async def running_owner(
+    config: Config,
+    *,
+    clock: Clock,
+    take_over: bool = False,
+    imported: Sequence[Operation] = (),
+    has_upkeep: bool = True,
+) -> AsyncGenerator[Tier]:
+    """The tier of `open_owner`, running. The end of the block closes it.
+
+    Without upkeep, nothing but the block changes the tier. Raises as `open_owner`.
+    """
+    async with open_owner(config, clock=clock, take_over=take_over, imported=imported) as tier:
+        runs = tier if has_upkeep else tier.journal
+        async with running([runs.run]):
+            try:
+                yield tier
+            finally:
+                await runs.close()
+
+
 def _refuse_place(config: Config, memory: TierMemory | None, *, is_import: bool) -> None:
     if not is_import:
         _refuse_foreign_files(config, directory_of(config))

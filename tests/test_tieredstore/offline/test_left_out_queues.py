@@ -1,7 +1,7 @@
 """A queue that `rebuild --metadata` leaves out: its messages stay, and nothing speaks of them."""
 
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 import fsspec
 import pytest
 
-from container.metadata.operations import Operation
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.tier_reader import TierReader
@@ -24,10 +23,10 @@ from tieredstore.offline.jobs.audit import audit
 from tieredstore.offline.jobs.engine import OneProcess
 from tieredstore.offline.jobs.rebuild_files import restore
 from tieredstore.offline.jobs.rebuild_metadata import LEFT_OUT, NEVER_MS, remake
+from tieredstore.session.owner import running_owner
 from tieredstore.session.places import directory_of, storage_at
 
 MESSAGES = 30
-BEGUN = rebuild_metadata._begun
 
 
 async def tiered(broker: FakeBroker, where: Any, *topics: str) -> None:
@@ -73,10 +72,8 @@ def with_another_version(raw: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def killed_after_first_entry(
-    config: Config, operations: Sequence[Operation]
-) -> AsyncIterator[Any]:
-    async with BEGUN(config, operations):
+async def killed_after_first_entry(config: Config, **given: Any) -> AsyncIterator[Any]:
+    async with running_owner(config, **given):
         raise KeyboardInterrupt
     yield
 
@@ -106,7 +103,7 @@ async def test_its_messages_stay_in_an_object_store(
     assert len(kept) == 2 - is_changed
     with monkeypatch.context() as patched:
         if is_killed:
-            patched.setattr(rebuild_metadata, "_begun", killed_after_first_entry)
+            patched.setattr(rebuild_metadata, "running_owner", killed_after_first_entry)
             with pytest.raises(KeyboardInterrupt):
                 await in_thread(lambda: remake(config, OneProcess()))
         else:

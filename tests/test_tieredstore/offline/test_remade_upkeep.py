@@ -107,10 +107,10 @@ def test_a_run_that_is_killed_when_it_publishes_leaves_no_mark_that_the_next_own
     mark = f"{FOLLOWED_PREFIX}{1:010}-{1:020}-{4096:020}"
     tier.put({**without_metadata(tier), mark: b"left"})
 
-    def dies(*_: object) -> None:
+    def dies(*_: object, **__: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(rebuild_metadata, "_begun", dies)
+    monkeypatch.setattr(rebuild_metadata, "running_owner", dies)
     with pytest.raises(Killed):
         remake(tier.config, OneProcess())
     assert not any(name.startswith("@journal") for name in tier.objects)

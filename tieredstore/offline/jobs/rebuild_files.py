@@ -1,8 +1,8 @@
 """Rebuild of published files that are lost or damaged, in a directory or an object store."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from random import SystemRandom
 
@@ -31,7 +31,6 @@ from provider.stores.in_place_segments import LOCK_NAME
 from provider.stores.packed_segments import NONCE_BYTES
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
-from tieredstore.lifetime import running
 from tieredstore.offline.jobs.derived import IndexPart
 from tieredstore.offline.jobs.engine import Engine
 from tieredstore.offline.jobs.publish import LostRun, Publishing, WantedObjects
@@ -58,7 +57,7 @@ from tieredstore.offline.jobs.report import MadeFile, RebuildReport
 from tieredstore.offline.scan.planning import SPLIT_BYTES, Selection, extents_of, splits_of_queue
 from tieredstore.offline.scan.sources import Sum, place_of, source_of
 from tieredstore.offline.scan.split import Seen, TierPlace
-from tieredstore.session.owner import open_owner
+from tieredstore.session.owner import running_owner
 from tieredstore.session.places import directory_of
 from tieredstore.session.reader import AS_OPTIONS, existing_tier, open_reader
 
@@ -123,7 +122,8 @@ def _make_and_publish(
     """Own the tier, have the workers create the objects, and publish their places."""
     interrupted: BaseException | None = None
     made, changed = Made(), set[str]()
-    with portal.wrap_async_context_manager(_owned(config)) as tier:
+    owned = running_owner(config, clock=SystemClock(), has_upkeep=False)
+    with portal.wrap_async_context_manager(owned) as tier:
         sink = ObjectSink(
             place_of(config),
             tier.journal.epoch,
@@ -147,16 +147,6 @@ def _make_and_publish(
         for file in made.files(todo)
     ]
     return made, files
-
-
-@asynccontextmanager
-async def _owned(config: Config) -> AsyncGenerator[Tier]:
-    """The tier, owned, without upkeep, which would change what is being made."""
-    async with open_owner(config, clock=SystemClock()) as tier, running([tier.journal.run]):
-        try:
-            yield tier
-        finally:
-            await tier.journal.close()
 
 
 async def _index_files(tier: Tier, lost: Sequence[str]) -> Mapping[str, str]:

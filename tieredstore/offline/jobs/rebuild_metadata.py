@@ -2,9 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
@@ -32,7 +32,6 @@ from container.names.tier_objects import (
     IndexBase,
 )
 from container.record.header import RecordHeader
-from container.tier import Tier
 from provider.clock import SystemClock
 from provider.errors import Corrupt, NotFound
 from provider.object_store import ObjectEntry, ObjectStore
@@ -43,7 +42,6 @@ from provider.stores.packed_segments import NONCE_BYTES, PARTS_PREFIX
 from tieredstore.config.effective import Config
 from tieredstore.config.location import OFFLOAD_PATH, Location, TierUrl, has_second_store
 from tieredstore.config.sources import ConfigError
-from tieredstore.lifetime import running
 from tieredstore.offline.jobs.engine import Engine, Piece
 from tieredstore.offline.jobs.metadata_job import RemakeJob, SegmentFile
 from tieredstore.offline.jobs.metadata_records import (
@@ -63,7 +61,7 @@ from tieredstore.offline.jobs.report import RebuildReport
 from tieredstore.offline.scan.planning import SPLIT_BYTES
 from tieredstore.offline.scan.sources import place_of, source_of, store_at
 from tieredstore.offline.scan.split import LogPiece, TierPlace
-from tieredstore.session.owner import open_owner
+from tieredstore.session.owner import running_owner
 from tieredstore.session.places import directory_of, storage_at
 from tieredstore.session.reader import AS_OPTIONS, existing_tier, whole_paths
 from tieredstore.session.takeover import owned_error, refuse_any_owner, sign_of_life
@@ -360,7 +358,9 @@ async def publish_remade(
         elif isinstance(one, PutIndexFile):
             used.add(one.index_file.object_name)
     never = tuple(Tombstone(name, NEVER_MS, LEFT_OUT) for name in sorted(left_out - used))
-    async with _begun(config, [*operations, *([AddTombstones(never)] if never else [])]) as tier:
+    begun = [*operations, *([AddTombstones(never)] if never else [])]
+    owned = running_owner(config, clock=SystemClock(), imported=begun, has_upkeep=False)
+    async with owned as tier:
         ours = (PARTS_PREFIX, INDEX_PREFIX, MANIFEST_PREFIX, SCRUB_PREFIX)
         names = [one.name for prefix in ours for one in await tier.store.list(prefix)]
         kept = used | left_out
@@ -378,18 +378,6 @@ def is_foreign_index_file(name: str) -> bool:
         return False
     base = IndexBase.parse(name)
     return base is None or base.epoch < FIRST_EPOCH
-
-
-@asynccontextmanager
-async def _begun(config: Config, operations: Sequence[Operation]) -> AsyncGenerator[Tier]:
-    async with (
-        open_owner(config, clock=SystemClock(), imported=operations) as tier,
-        running([tier.journal.run]),
-    ):
-        try:
-            yield tier
-        finally:
-            await tier.journal.close()
 
 
 HEAD_BYTES = 128
