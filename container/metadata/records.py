@@ -253,6 +253,14 @@ class Queue:
         """The segments in the snapshot, without those in manifests, of one flat file."""
         return self.commit_log if segment_type == SegmentType.COMMIT_LOG else self.consume_queue
 
+    def has_extents(self, segment_type: SegmentType, base: int, run: tuple[Extent, ...]) -> bool:
+        """Whether a segment in the snapshot has these adjacent extents at the same place."""
+        for segment in self.segments(segment_type):
+            if segment.base == base:
+                at = bisect_left(segment.extents, run[0].position, key=lambda one: one.position)
+                return segment.extents[at : at + len(run)] == run
+        return False
+
     def readable(self, segment_type: SegmentType) -> tuple[Segment, ...]:
         """Readable segments in the snapshot. All segments in manifests are readable."""
         live = self.segments(segment_type)

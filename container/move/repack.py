@@ -296,13 +296,7 @@ def _placed(extent: Extent, place: Placement, shift: int) -> Extent:
 
 def _still_there(queue: Queue | None, run: Run) -> bool:
     """Whether a queue still has the extents of a run, adjacent and in the same segment."""
-    live = () if queue is None else queue.segments(run.type)
-    segment = next((one for one in live if one.base == run.base), None)
-    if segment is None:
-        return False
-    extents = segment.extents
-    first = next((n for n, one in enumerate(extents) if one == run.extents[0]), -1)
-    return first >= 0 and extents[first : first + len(run.extents)] == run.extents
+    return queue is not None and queue.has_extents(run.type, run.base, run.extents)
 
 
 class RepackStep(Step):

@@ -53,6 +53,11 @@ class LostRun(NamedTuple):
         return self.extents[0].position
 
     @property
+    def place(self) -> tuple[SegmentType, int, tuple[Extent, ...]]:
+        """Where the snapshot has it."""
+        return self.segment.type, self.segment.base, self.extents
+
+    @property
     def name(self) -> str:
         """Name in reports: that of the segment that would begin at its first byte."""
         return segment_name(self.queue, self.segment.type, self.segment.base + self.position)
@@ -126,11 +131,9 @@ class Publishing:
         for run, extents in placed:
             if run.manifest in refs:
                 listed.setdefault(run.manifest, []).append((run, extents))
-            elif not run.manifest and queue is not None and _has(queue, run):
-                base = run.segment.base
-                live.append(
-                    RepackedRun(run.segment.type, base, run.position, len(extents), extents)
-                )
+            elif not run.manifest and queue is not None and queue.has_extents(*run.place):
+                kind, base, _ = run.place
+                live.append(RepackedRun(kind, base, run.position, len(extents), extents))
             else:
                 self._changed.add(run.name)
         if queue is not None and listed:
@@ -219,13 +222,3 @@ class Publishing:
             dead.append(Tombstone(name, self._due_ms, REMADE))
         if dead:
             self._operations.append(AddTombstones(tuple(dead)))
-
-
-def _has(queue: Queue, run: LostRun) -> bool:
-    """Whether a queue has the extents of a run where they were."""
-    for segment in queue.segments(run.segment.type):
-        if segment.base == run.segment.base:
-            extents = segment.extents
-            first = next((n for n, one in enumerate(extents) if one == run.extents[0]), -1)
-            return first >= 0 and extents[first : first + len(run.extents)] == run.extents
-    return False
