@@ -84,7 +84,7 @@ def test_what_many_queues_become_is_told_one_by_one(tmp_path: Path) -> None:
     place, config = TierPlace(str(tmp_path)), Config.load(settings=named)
     job, made = RemakeJob(config, place, files, 1 << 27, None, 1), Round()
     log = {"first": 0, "ended": 1_000, "records": 10, "bytes": 1_000, "offsets": [[0, 10]]}
-    log |= {"index": {}, "gaps": [], "extents": [[0, 1_000, 5, 0, 1, 2]]}
+    log |= {"index": {}, "findings": [], "extents": [[0, 1_000, 5, 0, 1, 2]]}
     for file in files:
         made.logs[file.queue] = [log]
         name = segment_name(file.queue, SegmentType.CONSUME_QUEUE, 0)

@@ -36,7 +36,6 @@ from tieredstore.offline.scan.sources import (
     source_of,
 )
 from tieredstore.offline.scan.split import (
-    LogGap,
     LogPiece,
     Runs,
     ScanReport,
@@ -255,7 +254,7 @@ def audit_item(task: AuditTask | SumTask) -> Iterator[Piece]:
             source,
             task.split,
             report=report,
-            on_gap=lambda gap: _tell_gap(result, gap),
+            on_gap=lambda gap: result.add(gap.finding),
             on_expired=lambda _: None,  # the driver judges queues again that were trimmed
             keeps_missing=True,
         )
@@ -396,13 +395,6 @@ def _unreadable(error: Denied | Corrupt) -> Finding:
 def _of_sum(fault: SumFault) -> Finding:
     kind = "checksum" if fault.bytes == fault.sum.length else "object-short"
     return Finding(kind, fault.sum.object_name, fault.sum.start, str(fault))
-
-
-def _tell_gap(result: SplitResult, gap: LogGap) -> None:
-    behind = "" if gap.offset_behind is None else f", the next message is {gap.offset_behind}"
-    shift = f"; {gap.shifted} whole records lie {gap.shift:+} bytes off" if gap.shift else ""
-    detail = f"{gap.length} bytes hold no sound record: {gap.reason}{behind}{shift}"
-    result.add(Finding("log-gap", f"{gap.queue}/COMMIT_LOG", gap.position, detail))
 
 
 def _check_bodies(found: FoundRecords, task: AuditTask, result: SplitResult) -> None:

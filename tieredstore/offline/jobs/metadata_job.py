@@ -271,12 +271,12 @@ class RemakeJob:
         messages = 0
         for queue, one in sorted(self._queues(made, now_ms=now_ms).items()):
             if isinstance(one, LeftOut):
-                findings += gap_findings(str(queue), one.said)
+                findings += gap_findings(one.said)
                 why = one.error
                 findings.append(Finding("queue-left-out", str(queue), why.position, why.reason))
                 continue
             parts, record = one
-            findings += gap_findings(str(queue), parts.said)
+            findings += gap_findings(parts.said)
             messages += sum(behind - first for first, behind in runs_of(parts.said))
             operations.append(PutQueue(record))
             for name, unit in parts.units.items():

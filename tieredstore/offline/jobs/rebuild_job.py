@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -361,10 +361,7 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
         "bytes": report.bytes,
         "offsets": offset_runs,
         "index": {} if extents is None else cuts.offsets,  # what is published says that already
-        "gaps": [
-            {name: getattr(gap, name) for name in ("position", "length", "reason", "shift")}
-            for gap in report.gaps
-        ],
+        "findings": [asdict(gap.finding) for gap in report.gaps],
         "extents": made,
     }
     yield Piece(f"{LOG}{queue}", task.split.start, orjson.dumps(said))

@@ -89,21 +89,15 @@ def make(
         said = orjson.loads(piece.payload)
         if piece.target.startswith(LOG):
             made.messages += sum(one["records"] for one in said)
-            made.findings += gap_findings(piece.target.removeprefix(LOG), said)
+            made.findings += gap_findings(said)
         else:
             made.said[piece.target] = said
     return made
 
 
-def gap_findings(queue: str, said: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
+def gap_findings(said: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """The gaps that the splits of a queue have met, as findings."""
-    for one in said:
-        gaps: list[dict[str, object]] = one["gaps"]  # pyright: ignore[reportAssignmentType] - JSON of `LogGap`
-        for gap in gaps:
-            shift = f"; whole records lie {gap['shift']} bytes off" if gap["shift"] else ""
-            detail = f"{gap['length']} bytes hold no sound record: {gap['reason']}{shift}"
-            position = int(str(gap["position"]))
-            yield Finding("log-gap", f"{queue}/COMMIT_LOG", position, detail)
+    return (Finding(**row) for one in said for row in one["findings"])
 
 
 WantedT = TypeVar("WantedT", bound=RepairTarget)

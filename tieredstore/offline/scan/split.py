@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from container.check.finding import Finding
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
@@ -163,6 +164,14 @@ class LogGap:
     def end(self) -> int:
         """End in the log, exclusive."""
         return self.position + self.length
+
+    @property
+    def finding(self) -> Finding:
+        """Finding of an audit or a rebuild."""
+        after = "" if self.offset_behind is None else f", the next message is {self.offset_behind}"
+        shift = f"; {self.shifted} whole records lie {self.shift:+} bytes off" if self.shift else ""
+        detail = f"{self.length} bytes hold no sound record: {self.reason}{after}{shift}"
+        return Finding("log-gap", f"{self.queue}/COMMIT_LOG", self.position, detail)
 
     def __str__(self) -> str:
         where = f"{self.queue} at {self.position:,}, {self.length:,} bytes: {self.reason}"
