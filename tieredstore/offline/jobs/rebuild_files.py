@@ -1,14 +1,16 @@
 """Rebuild of published files that are lost or damaged, in a directory or an object store."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from random import SystemRandom
+from typing import TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from container.check.finding import Finding
 from container.lookup.coverage import merged
 from container.metadata.moves import is_away
 from container.metadata.records import (
@@ -61,46 +63,74 @@ from tieredstore.session.owner import running_owner
 from tieredstore.session.places import directory_of
 from tieredstore.session.reader import AS_OPTIONS, existing_tier, open_reader
 
+TargetT = TypeVar("TargetT", bound=RepairTarget)
 CHANGED_FAULT = "it was changed meanwhile: run `rebuild` again"
 
 
-def restore_objects(
+OWNED_FAULT = "its owner lives and continues it: end that process first"
+
+
+@dataclass(slots=True)
+class WantedFiles(RepairTarget):
+    """Files to rebuild of a tier in a directory."""
+
+    growing: set[str] = field(default_factory=set[str])
+    """Names of files that an owner may continue."""
+
+
+def restore(
     config: Config,
     engine: Engine,
     *,
-    split_bytes: int,
+    split_bytes: int = SPLIT_BYTES,
     dry_run: bool = False,
     progress: Progress | None = None,
+    naming: str = AS_OPTIONS,
 ) -> RebuildReport:
-    """Make lost units and index files of a tier in an object store again, and publish them.
+    """Rebuild lost and damaged ConsumeQueue and index files, byte for byte.
 
-    Reads all units and index files, and the messages whose units or keys are to be made. If
-    something is lost, the tier is owned while it is made: one object for each run of lost units and
-    each index file, then one transaction. A run that is killed before it leaves objects that
-    nothing refers to; the next owner gives them tombstones.
+    Reads all units and index files for their checksums, and the messages whose units or keys are to
+    be made.
+
+    In a directory, all files are made beside the tier, synced, and then put at their places. A run
+    that is killed before leaves nothing that a reader sees, and the next one removes it.
+
+    In an object store, the tier is owned if something is lost: one object for each run of lost
+    units and each index file, then one transaction. A run that is killed before it leaves objects
+    that nothing refers to; the next owner gives them tombstones.
 
     Raises:
-        Owned: the tier's owner lives on this host; nothing was changed.
-        Fenced: another process took the tier meanwhile; nothing was published.
-        Refused: more is lost than one transaction can say; nothing was published.
-        NotFound, Corrupt, NewerVersion, Denied, Unavailable: as `restore`.
+        NotFound: there is no tier, or it has no journal.
+        ConfigError: a setting is wrong.
+        Unavailable: another rebuild is under way, or workers died again and again.
+        Corrupt, NewerVersion, Denied: as `planning.splits`.
+        Owned: of a tier in an object store: the owner lives on this host; nothing was changed.
+        Fenced: likewise: another process took the tier meanwhile; nothing was published.
+        Refused: likewise: more is lost than one transaction can say; nothing was published.
     """
-    place = place_of(config)
+    found = existing_tier(config, naming)
+    root, place = directory_of(found), place_of(found)
 
-    async def wanted() -> tuple[TierState, WantedObjects]:
-        async with open_reader(config) as reader:
-            looked = _Look(reader, place, split_bytes, config.upkeep.repack_bytes_max)
-            found = await settled(reader, looked.wanted)
-            return reader.state.copy(), found
+    async def wanted() -> tuple[TierState, WantedFiles | WantedObjects]:
+        async with open_reader(found) as reader:
+            look = _Look(reader, place, split_bytes)
+            if isinstance(root, TierUrl):
+                search = partial(look.objects, found.upkeep.repack_bytes_max)
+                todo = await settled(reader, search)
+            else:
+                todo = await settled(reader, look.files)
+            return reader.state.copy(), todo
 
     with start_blocking_portal() as portal:
         state, todo = portal.call(wanted)
-        if dry_run or not todo.tasks:
-            reducer = RebuildReducer(units=todo.units, index=todo.index)
-            made = make(todo, engine, reducer, progress) if todo.tasks else Made()
+        if isinstance(todo, WantedFiles):
+            assert not isinstance(root, TierUrl), "files lie in a directory"
+            made, files = _make_files(root, state, todo, engine, progress, is_dry=dry_run)
+        elif dry_run or not todo.tasks:
+            made = make(todo, engine, RebuildReducer(units=todo.units, index=todo.index), progress)
             files = made.files(todo)
         else:
-            made, files = _make_and_publish(portal, config, todo, engine, progress)
+            made, files = _make_and_publish(portal, found, todo, engine, progress)
     return RebuildReport(
         state.broker.cluster,
         state.broker.name,
@@ -177,83 +207,130 @@ def _whole(runs: Iterable[LostRun]) -> Mapping[str, str]:
 
 
 class _Look:
-    """A search for lost objects."""
+    """A search for lost files or objects. Reads all units and index files."""
 
-    def __init__(
-        self, reader: TierReader, place: TierPlace, split_bytes: int, run_bytes_max: int
-    ) -> None:
+    def __init__(self, reader: TierReader, place: TierPlace, split_bytes: int) -> None:
         self._reader = reader
         self._place = place
         self._split_bytes = split_bytes
-        self._run_bytes_max = run_bytes_max
         self._manifests = ManifestReader(reader.store, extents_max=0)  # each is read once
 
-    async def wanted(self) -> WantedObjects:
-        """Return the lost objects, and the messages that they are rebuilt from."""
-        todo, state = WantedObjects(), self._reader.state
+    async def files(self) -> WantedFiles:
+        """Return the lost files, and the messages that they are rebuilt from."""
+        return await self._wanted(WantedFiles(), self._lost_files)
+
+    async def objects(self, run_bytes_max: int) -> WantedObjects:
+        """As `files`, of objects. Units of at most `run_bytes_max` go into one."""
+        return await self._wanted(WantedObjects(), partial(self._lost_objects, run_bytes_max))
+
+    async def _wanted(
+        self,
+        todo: TargetT,
+        lost: Callable[[Queue, ByteSource, TargetT], Awaitable[Sequence[UnitRun]]],
+    ) -> TargetT:
+        """Enter what is lost into `todo`. `lost` does so with the units of a queue."""
+        state = self._reader.state
         with closing(await asyncio.to_thread(source_of, self._place)) as source:
             parts = await asyncio.to_thread(lost_index_files, state, source, todo)
             for name in sorted(state.queues):
-                await self._look_at(state.queues[name], source, parts.get(name, []), todo)
+                units = await lost(state.queues[name], source, todo)
+                todo.tasks += await self._tasks(state.queues[name], units, parts.get(name, []))
         return todo
 
-    async def _look_at(
-        self, queue: Queue, source: ByteSource, index: list[IndexPart], todo: WantedObjects
-    ) -> None:
-        segments = [("", one) for one in queue.readable(SegmentType.CONSUME_QUEUE)]
-        for ref in queue.manifests:
-            if ref.type == SegmentType.CONSUME_QUEUE:
-                listed = await self._manifests.segments(ref)
-                segments += [(ref.object_name, one) for one in listed]
-        runs = await asyncio.to_thread(self._lost_runs, queue, source, segments)
-        for run in runs:
-            todo.runs[run.name] = run
-            first, behind, _ = run.units
-            todo.units[run.name] = KnownUnits(first, behind, _object_sums(run))
-        spans = [(run.units.first, run.units.behind) for run in runs]
+    async def _tasks(
+        self, queue: Queue, units: Sequence[UnitRun], index: Sequence[IndexPart]
+    ) -> list[RebuildTask]:
+        """Splits of the messages whose units or keys are lost. None if nothing is."""
+        spans = [(run.first, run.behind) for run in units]
         spans += [(part.start, part.behind) for part in index]
         if not spans:
-            return
+            return []
         container = self._reader.container(queue.id)
         assert container is not None, "the state was not refreshed"
         log = await container.as_of(queue).segments(SegmentType.COMMIT_LOG)
         extents = extents_of(queue, log)
         topic_id = self._reader.state.topics[queue.id.topic].topic_id
-        units = tuple(run.units for run in runs)
-        for offsets in merged(spans):
-            wanted = Selection(offsets=offsets)
-            splits = splits_of_queue(
-                queue, extents, self._split_bytes, wanted=wanted, place=self._place,
-                seen=Seen.of(self._reader.state),
-            )  # fmt: skip
-            todo.tasks += [RebuildTask(split, topic_id, units, tuple(index)) for split in splits]
+        return [
+            RebuildTask(split, topic_id, tuple(units), tuple(index))
+            for offsets in merged(spans)
+            for split in splits_of_queue(
+                queue, extents, self._split_bytes, wanted=Selection(offsets=offsets),
+                place=self._place, seen=Seen.of(self._reader.state),
+            )
+        ]  # fmt: skip
 
-    def _lost_runs(
-        self, queue: Queue, source: ByteSource, segments: Sequence[tuple[str, Segment]]
-    ) -> list[LostRun]:
-        """Return the lost extents of these segments; adjacent ones are merged.
+    async def _lost_files(
+        self, queue: Queue, source: ByteSource, todo: WantedFiles
+    ) -> list[UnitRun]:
+        container = self._reader.container(queue.id)
+        assert container is not None, "the state was not refreshed"
+        rows = await container.as_of(queue).segments(SegmentType.CONSUME_QUEUE)
+        lost = await asyncio.to_thread(
+            lambda: [one for one in rows if one.is_readable and _is_lost(source, queue.id, one)]
+        )
+        runs: list[UnitRun] = []
+        for segment in lost:
+            name = segment_name(queue.id, segment.type, segment.base)
+            if is_away(segment):
+                why = "it lies in the second store, where nothing is made again: restore its object"
+                todo.faults.append(MadeFile(name, segment.size, why))
+                continue
+            if any(extent.object_name for extent in segment.extents):
+                why = "it lies in a part that queues share"
+                todo.faults.append(MadeFile(name, segment.size, why))
+                continue
+            first, behind = segment.base // UNIT_BYTES, segment.end // UNIT_BYTES
+            runs.append(UnitRun(first, behind, behind - first))
+            todo.units[name] = KnownUnits(first, behind, _sums(queue.id, segment))
+            if segment.sealed_ms is None:
+                todo.growing.add(name)
+        return runs
 
-        Extents of expired messages are left out: they have no readers. Reads all bytes. Blocks.
-        """
-        found: list[LostRun] = []
-        for manifest, segment in segments:
-            sums = [sum_of(queue.id, segment, one) for one in segment.extents]
-            source.expect([ObjectRange(one.object_name, one.start, one.length) for one in sums])
-            for extent, one in zip(segment.extents, sums, strict=True):
-                expired = segment.base + extent.end <= UNIT_BYTES * queue.min_offset
-                if expired or not is_lost(source, one):
-                    continue
-                last = found[-1] if found else None
-                if (
-                    last is not None
-                    and last.segment is segment
-                    and last.extents[-1].end == extent.position
-                    and extent.end - last.position <= self._run_bytes_max
-                ):
-                    found[-1] = last._replace(extents=(*last.extents, extent))
-                else:
-                    found.append(LostRun(queue.id, segment, (extent,), manifest))
-        return found
+    async def _lost_objects(
+        self, run_bytes_max: int, queue: Queue, source: ByteSource, todo: WantedObjects
+    ) -> list[UnitRun]:
+        segments = [("", one) for one in queue.readable(SegmentType.CONSUME_QUEUE)]
+        for ref in queue.manifests:
+            if ref.type == SegmentType.CONSUME_QUEUE:
+                listed = await self._manifests.segments(ref)
+                segments += [(ref.object_name, one) for one in listed]
+        runs = await asyncio.to_thread(_lost_runs, queue, source, segments, run_bytes_max)
+        for run in runs:
+            todo.runs[run.name] = run
+            first, behind, _ = run.units
+            todo.units[run.name] = KnownUnits(first, behind, _object_sums(run))
+        return [run.units for run in runs]
+
+
+def _lost_runs(
+    queue: Queue,
+    source: ByteSource,
+    segments: Sequence[tuple[str, Segment]],
+    run_bytes_max: int,
+) -> list[LostRun]:
+    """Return the lost extents of these segments; adjacent ones are merged.
+
+    Extents of expired messages are left out: they have no readers. Reads all bytes. Blocks.
+    """
+    found: list[LostRun] = []
+    for manifest, segment in segments:
+        sums = _sums(queue.id, segment)
+        source.expect([ObjectRange(one.object_name, one.start, one.length) for one in sums])
+        for extent, one in zip(segment.extents, sums, strict=True):
+            expired = segment.base + extent.end <= UNIT_BYTES * queue.min_offset
+            if expired or not is_lost(source, one):
+                continue
+            last = found[-1] if found else None
+            if (
+                last is not None
+                and last.segment is segment
+                and last.extents[-1].end == extent.position
+                and extent.end - last.position <= run_bytes_max
+            ):
+                found[-1] = last._replace(extents=(*last.extents, extent))
+            else:
+                found.append(LostRun(queue.id, segment, (extent,), manifest))
+    return found
 
 
 def _object_sums(run: LostRun) -> tuple[Sum, ...]:
@@ -264,74 +341,33 @@ def _object_sums(run: LostRun) -> tuple[Sum, ...]:
     )
 
 
-OWNED_FAULT = "its owner lives and continues it: end that process first"
-
-
-@dataclass(slots=True)
-class WantedFiles(RepairTarget):
-    """Files to rebuild of a tier in a directory."""
-
-    growing: set[str] = field(default_factory=set[str])
-    """Names of files that an owner may continue."""
-
-
-def restore(
-    config: Config,
+def _make_files(
+    root: Path,
+    state: TierState,
+    todo: WantedFiles,
     engine: Engine,
+    progress: Progress | None,
     *,
-    split_bytes: int = SPLIT_BYTES,
-    dry_run: bool = False,
-    progress: Progress | None = None,
-    naming: str = AS_OPTIONS,
-) -> RebuildReport:
-    """Make lost and damaged ConsumeQueue and index files again, byte for byte.
-
-    Reads all units and index files for their checksums, and the messages whose units or keys are to
-    be made. All files are made beside the tier, synced, and then put at their places; a run that is
-    killed before leaves nothing that a reader sees, and the next one removes it.
-
-    Raises:
-        NotFound: there is no tier, or it has no journal.
-        ConfigError: a setting is wrong.
-        Unavailable: another rebuild is under way, or workers died again and again.
-        Corrupt, NewerVersion, Denied: as `planning.splits`.
-        Owned, Fenced: of a tier in an object store, as `restore_objects`.
-    """
-    found = existing_tier(config, naming)
-    root = directory_of(found)
-    if isinstance(root, TierUrl):
-        return restore_objects(
-            found, engine, split_bytes=split_bytes, dry_run=dry_run, progress=progress
-        )
-    place = place_of(found)
-
-    async def wanted() -> tuple[TierState, WantedFiles]:
-        async with open_reader(found) as reader:
-            todo = await settled(reader, lambda: _wanted(reader, place, split_bytes))
-            return reader.state.copy(), todo
-
-    with start_blocking_portal() as portal:
-        state, todo = portal.call(wanted)
+    is_dry: bool,
+) -> tuple[Made, list[MadeFile]]:
+    """Make the files, and put them at their places once all are made."""
     lock = OwnerLock(str(root / LOCK_NAME))
-    with closing(lock):
+    with closing(lock), ExitStack() as stack:
         if todo.growing and not _holds(lock, state):
             _leave_out_growing(todo)
-        staged = None if dry_run or not todo.tasks else StagedFiles.begin(root)
-        try:
-            files, messages, findings = _run(todo, engine, staged, progress)
-        finally:
-            if staged is not None:
-                staged.close()
-    broker = state.broker
-    return RebuildReport(
-        broker.cluster,
-        broker.name,
-        files,
-        messages,
-        findings,
-        makes_metadata=False,
-        is_dry=dry_run,
-    )
+        staged = None
+        if todo.tasks and not is_dry:
+            staged = StagedFiles.begin(root)
+            stack.callback(staged.close)
+        directory = staged.directory if staged else ""
+        reducer = RebuildReducer(directory, units=todo.units, index=todo.index)
+        made = make(todo, engine, reducer, progress)
+        files = made.files(todo)
+        if staged is not None:
+            for target, file in zip(todo.targets, files, strict=True):
+                if not file.fault:
+                    staged.install(file.path, target, grows=file.path in todo.growing)
+    return made, files
 
 
 def _holds(lock: OwnerLock, state: TierState) -> bool:
@@ -358,78 +394,7 @@ def _name(task: RebuildTask, run: UnitRun) -> str:
     return segment_name(task.split.queue, SegmentType.CONSUME_QUEUE, UNIT_BYTES * run.first)
 
 
-def _run(
-    todo: WantedFiles, engine: Engine, staged: StagedFiles | None, progress: Progress | None
-) -> tuple[list[MadeFile], int, list[Finding]]:
-    """Make the files, and put them at their places once all are made."""
-    reducer = RebuildReducer(staged.directory if staged else "", units=todo.units, index=todo.index)
-    made = make(todo, engine, reducer, progress)
-    files = made.files(todo)
-    if staged is not None:
-        for target, file in zip(todo.targets, files, strict=True):
-            if not file.fault:
-                staged.install(file.path, target, grows=file.path in todo.growing)
-    listed = sorted([*files, *todo.faults], key=lambda file: file.path)
-    return listed, made.messages, made.findings
-
-
-async def _wanted(reader: TierReader, place: TierPlace, split_bytes: int) -> WantedFiles:
-    """Return the lost and damaged files, and the messages that they are rebuilt from."""
-    todo = WantedFiles()
-    state = reader.state
-    with closing(await asyncio.to_thread(source_of, place)) as source:
-        parts = await asyncio.to_thread(lost_index_files, state, source, todo)
-        for queue in (state.queues[name] for name in sorted(state.queues)):
-            await _wanted_of_queue(reader, queue, place, split_bytes, source, parts, todo)
-    return todo
-
-
-async def _wanted_of_queue(  # noqa: PLR0917 - one caller
-    reader: TierReader,
-    queue: Queue,
-    place: TierPlace,
-    split_bytes: int,
-    source: ByteSource,
-    parts: Mapping[QueueId, list[IndexPart]],
-    todo: WantedFiles,
-) -> None:
-    container = reader.container(queue.id)
-    assert container is not None, "the state was not refreshed"
-    container = container.as_of(queue)
-    rows = await container.segments(SegmentType.CONSUME_QUEUE)
-    lost = await asyncio.to_thread(
-        lambda: [one for one in rows if one.is_readable and _segment_is_lost(source, queue.id, one)]
-    )
-    runs: list[UnitRun] = []
-    for segment in lost:
-        name = segment_name(queue.id, segment.type, segment.base)
-        if is_away(segment):
-            why = "it lies in the second store, where nothing is made again: restore its object"
-            todo.faults.append(MadeFile(name, segment.size, why))
-            continue
-        if any(extent.object_name for extent in segment.extents):
-            todo.faults.append(MadeFile(name, segment.size, "it lies in a part that queues share"))
-            continue
-        first, behind = segment.base // UNIT_BYTES, segment.end // UNIT_BYTES
-        runs.append(UnitRun(first, behind, behind - first))
-        todo.units[name] = KnownUnits(first, behind, _sums(queue.id, segment))
-        if segment.sealed_ms is None:
-            todo.growing.add(name)
-    index = parts.get(queue.id, [])
-    spans = [(run.first, run.behind) for run in runs] + [(p.start, p.behind) for p in index]
-    if not spans:
-        return
-    offsets = (min(a for a, _ in spans), max(b for _, b in spans))
-    extents = extents_of(queue, await container.segments(SegmentType.COMMIT_LOG))
-    splits = splits_of_queue(
-        queue, extents, split_bytes, wanted=Selection(offsets=offsets), place=place,
-        seen=Seen.of(reader.state),
-    )  # fmt: skip
-    topic_id = reader.state.topics[queue.id.topic].topic_id
-    todo.tasks += [RebuildTask(split, topic_id, tuple(runs), tuple(index)) for split in splits]
-
-
-def _segment_is_lost(source: ByteSource, queue: QueueId, segment: Segment) -> bool:
+def _is_lost(source: ByteSource, queue: QueueId, segment: Segment) -> bool:
     return any(is_lost(source, one) for one in _sums(queue, segment))
 
 
