@@ -8,19 +8,15 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from random import SystemRandom
 from types import TracebackType
 from typing import Self
 
 from prometheus_client import CollectorRegistry
 
-from container.metadata.records import Queue
-from container.names.queue_id import QueueId
 from container.tier import Tier
 from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.statistics import DispatchStatistics, Progress
-from dispatcher.topic_filter import TopicFilter
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed, Denied, StoreError, Unavailable
 from provider.stores.throttled import TransferLimits
@@ -31,14 +27,15 @@ from tieredstore.following.statistics import ScanStatistics
 from tieredstore.lifetime import running
 from tieredstore.metrics.families import Moment
 from tieredstore.metrics.page import metrics_of, served_metrics
-from tieredstore.metrics.summary import Loss, TopicSummary, new_losses, summarize
+from tieredstore.metrics.summary import Loss, TopicSummary
 from tieredstore.session.identity import memory_of_follower, refuse_unnamed
 from tieredstore.session.owner import open_hot_log, open_owner
 from tieredstore.session.places import directory_of, local_directory
 from tieredstore.session.replay_position import FollowedMemory
-from tieredstore.session.report import Look, Reporter, log_owned, log_start
-from tieredstore.session.takeover import refuse_living_owner, watch_ownership
-from tieredstore.session.topic_retention import keep_topic_times, topic_hours
+from tieredstore.session.report import Reporter, log_owned, log_start
+from tieredstore.session.takeover import refuse_living_owner
+from tieredstore.session.tiering import TieringWatch, dispatcher_of, owner_tasks
+from tieredstore.session.topic_retention import topic_hours
 
 SETTLING_LOOKS = 3
 """Polls of `drain` for units that do not count yet."""
@@ -54,24 +51,8 @@ class _Open:
     hot: RocketMqHotLog
     tier: Tier
     dispatcher: TieredDispatcher
-    before: Mapping[QueueId, Queue]
-    """Queues of the tier when it was opened."""
-    topics_before: frozenset[str]
+    watch: TieringWatch
     registry: CollectorRegistry
-
-    def losses(self) -> list[Loss]:
-        """Gaps that the tier did not have when it was opened."""
-        return new_losses(self.before, self.tier.state.queues)
-
-    def look(self) -> Look:
-        """Sample the statistics for the reporter."""
-        return Look(
-            self.dispatcher.statistics(),
-            self.hot.statistics,
-            self.tier.upkeep.statistics(),
-            self.losses(),
-            self.topics_before,
-        )
 
 
 class Follower:
@@ -150,39 +131,20 @@ class Follower:
                     on_wait=self._wait,
                 )
             )
-            dispatcher = TieredDispatcher(
-                hot,
-                tier,
-                options=config.dispatch,
-                clock=clock,
-                topics=TopicFilter(config.cluster, config.broker),
-                rng=SystemRandom() if config.in_object_store else None,
-            )
+            dispatcher = dispatcher_of(config, hot, tier, clock)
             followed = FollowedMemory(hot, tier, kept_every_s=config.remember_s)
             is_known = await followed.recall()
-            before = tier.state.queues.copy()
-            # of a log that is read from a known record on, no topic but the newest ones are seen
-            topics = frozenset[str]() if is_known else frozenset(one.topic for one in before)
-            opened = _Open(config, hot, tier, dispatcher, before, topics, registry)
+            # Of a log that is read from a replay position on, only the newest topics are seen.
+            watch = TieringWatch(hot, tier, dispatcher, clock, knows_topics=not is_known)
             log_owned(tier.state)
-            reporter = Reporter(opened.look, clock)
-            watch = partial(
-                watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s
-            )
-            tasks = [tier.run, watch, reporter.run, partial(followed.run, clock)]
-            if config.upkeep.expires:
-                tier.upkeep.topic_hours.update(await self._topic_hours())
-                tasks.append(partial(keep_topic_times, self._topic_hours, tier, clock))
+            tasks = await owner_tasks(config, tier, clock, partial(topic_hours, self._store_dir))
+            tasks += [Reporter(watch.look, clock).run, partial(followed.run, clock)]
             await stack.enter_async_context(running(tasks))
             stack.push_async_callback(tier.close)
             stack.push_async_callback(followed.keep)
-            self._open = opened
+            self._open = _Open(config, hot, tier, dispatcher, watch, registry)
             self._stack = stack.pop_all()
         return self
-
-    async def _topic_hours(self) -> dict[str, int]:
-        """Return the hours by topic in the table of the store."""
-        return await topic_hours(self._store_dir)
 
     async def __aexit__(
         self,
@@ -298,14 +260,11 @@ class Follower:
 
     def losses(self) -> list[Loss]:
         """Messages that were found to be lost while this block was open. O(queues and gaps)."""
-        return self._opened().losses()
+        return self._opened().watch.losses()
 
     def topics(self) -> list[TopicSummary]:
         """Summarize the tier and the additions of this block, topic by topic. O(queues)."""
-        opened = self._opened()
-        return summarize(
-            opened.before, opened.tier.state.queues, opened.dispatcher.statistics().queues
-        )
+        return self._opened().watch.topics()
 
     def _begin(self) -> Config:
         config = self._load()
@@ -323,19 +282,7 @@ class Follower:
         if self._open is None:
             awaited = f": {self._awaited}" if self._awaited else ""
             raise Closed(f"the tier is being opened{awaited}", str(self._store_dir))
-        opened = self._open
-        tier = opened.tier
-        return Moment(
-            now_ms=self._clock.now_ms(),
-            dispatch=opened.dispatcher.statistics(),
-            scan=replace(opened.hot.statistics),
-            journal=tier.journal.statistics(),
-            is_owner=tier.journal.is_closed or not tier.journal.is_over,
-            ends=tier.journal.is_closed,
-            upkeep=tier.upkeep.statistics(),
-            queues=tier.state.queues.copy(),
-            garbage_objects=len(tier.state.tombstones),
-        )
+        return self._open.watch.moment()
 
     async def _read_ahead(self) -> None:
         """Read a log without queues to its end before anyone counts the time without a commit."""

@@ -13,10 +13,8 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from random import SystemRandom
 from typing import TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Metric
@@ -31,11 +29,8 @@ from container.record.message import StoredMessage
 from container.tier import Tier
 from container.tier_view import TierView
 from dispatcher.consistency import compare_all, find_common_end, first_record
-from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import COMPARED_BYTES_MAX
 from dispatcher.ports import HotQueue, Wanted, records_of_queue
-from dispatcher.statistics import DispatchStatistics
-from dispatcher.topic_filter import TopicFilter
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
@@ -46,8 +41,6 @@ from tieredstore.following.options import HotLogOptions
 from tieredstore.hot.hot_log import HotLog
 from tieredstore.hot.hot_log_source import HotLogFeed, open_feed
 from tieredstore.lifetime import running
-from tieredstore.metrics.families import Moment
-from tieredstore.metrics.summary import Loss, TopicSummary, new_losses, summarize
 from tieredstore.process_name import moment_text
 from tieredstore.session.identity import (
     memory_of_store,
@@ -57,9 +50,9 @@ from tieredstore.session.identity import (
 )
 from tieredstore.session.owner import open_owner, refuse_overlap
 from tieredstore.session.reader import open_reader
-from tieredstore.session.report import Look
-from tieredstore.session.takeover import refuse_living_owner, watch_ownership
-from tieredstore.session.topic_retention import OwnTopicTimes, keep_topic_times
+from tieredstore.session.takeover import refuse_living_owner
+from tieredstore.session.tiering import TieringWatch, dispatcher_of, owner_tasks
+from tieredstore.session.topic_retention import OwnTopicTimes
 from tieredstore.store.levels import Span
 
 LOGGER = logging.getLogger("tieredstore.store")
@@ -277,15 +270,7 @@ class ColdSide:
         self.tier = tier
         self.topic_times = OwnTopicTimes(log.root, tier)
         self.fetcher = TieredMessageFetcher(tier, options=config.fetcher, clock=clock)
-        self.dispatcher = TieredDispatcher(
-            feed,
-            tier,
-            options=config.dispatch,
-            clock=clock,
-            topics=TopicFilter(config.cluster, config.broker),
-            rng=SystemRandom() if config.in_object_store else None,
-            agreed=agreed,
-        )
+        self.dispatcher = dispatcher_of(config, feed, tier, clock, agreed)
         self._log = log
         self._uploads = asyncio.Event()
         self._pauses = asyncio.Event()
@@ -299,6 +284,10 @@ class ColdSide:
 
     def __repr__(self) -> str:
         return f"<ColdSide {self.tier!r}>"
+
+    def watch(self, clock: Clock) -> TieringWatch:
+        """Watch the tiering from now on."""
+        return TieringWatch(self.feed, self.tier, self.dispatcher, clock, fetcher=self.fetcher)
 
     @property
     def is_paused(self) -> bool:
@@ -554,71 +543,10 @@ async def open_cold_side(
             agreed = await continue_at_tier(log, feed, tier, compared_messages=newest)
         cold = ColdSide(log, feed, tier, config, clock, agreed=agreed)
         await stack.enter_async_context(cold.fetcher)
-        watch = partial(watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s)
-        tasks = [tier.run, watch, cold.dispatch_forever, partial(cold.report_outages, clock)]
-        if config.upkeep.expires:  # nothing may expire before longer retentions are known
-            look = cold.topic_times.hours
-            tier.upkeep.topic_hours.update(await look())
-            tasks.append(partial(keep_topic_times, look, tier, clock))
+        tasks = await owner_tasks(config, tier, clock, cold.topic_times.hours)
+        tasks += [cold.dispatch_forever, partial(cold.report_outages, clock)]
         await stack.enter_async_context(running(tasks))
         stack.push_async_callback(tier.close)
         stack.push_async_callback(cold.commit_rest)
         yield cold
     cold.raise_loss()
-
-
-class StoreWatch:
-    """Statistics of one tier since it was opened. They stay readable after the store is closed."""
-
-    def __init__(self, cold: ColdSide, clock: Clock) -> None:
-        """Record the present queues as the baseline. Construct it when the tier was opened."""
-        self._cold = cold
-        self._clock = clock
-        self._before = cold.tier.state.queues.copy()
-
-    def __repr__(self) -> str:
-        return f"<StoreWatch of {self._cold!r}>"
-
-    def statistics(self) -> DispatchStatistics:
-        """Return progress of tiering by queue, and current failures. O(queues)."""
-        return self._cold.dispatcher.statistics()
-
-    def topics(self) -> list[TopicSummary]:
-        """Return the tier's content and its growth by topic. O(queues)."""
-        now = self._cold.tier.state.queues
-        return summarize(self._before, now, self.statistics().queues)
-
-    def losses(self) -> list[Loss]:
-        """Return messages found to be lost since the baseline. O(queues and gaps)."""
-        return new_losses(self._before, self._cold.tier.state.queues)
-
-    def troubles(self) -> Sequence[str]:
-        """Return the parts of the hot log that cannot be read now."""
-        return self._cold.feed.statistics.troubles
-
-    def look(self) -> Look:
-        """Return the input of the reporter, with the topics of the baseline."""
-        cold = self._cold
-        return Look(
-            self.statistics(),
-            cold.feed.statistics,
-            cold.tier.upkeep.statistics(),
-            self.losses(),
-            frozenset(queue.topic for queue in self._before),
-        )
-
-    def moment(self) -> Moment:
-        """Return the values of the metrics page. O(queues)."""
-        tier = self._cold.tier
-        return Moment(
-            now_ms=self._clock.now_ms(),
-            dispatch=self.statistics(),
-            scan=replace(self._cold.feed.statistics),
-            journal=tier.journal.statistics(),
-            is_owner=tier.journal.is_closed or not tier.journal.is_over,
-            ends=tier.journal.is_closed,
-            upkeep=tier.upkeep.statistics(),
-            queues=tier.state.queues.copy(),
-            garbage_objects=len(tier.state.tombstones),
-            fetch=self._cold.fetcher.statistics(),
-        )

@@ -10,7 +10,6 @@ from tests.support.tiered_world import OUTAGE, TieredWorld
 from tieredstore.metrics import reads
 from tieredstore.metrics.families import LabelledMetrics, TieringMetrics
 from tieredstore.metrics.reads import Caller, ReadMeter
-from tieredstore.store.cold_side import StoreWatch
 
 NAME = "rocketmq_tiered_store_"
 
@@ -58,7 +57,7 @@ async def test_the_cache_is_told_as_it_is(tmp_path: Path) -> None:
         await world.commit(store)
         await store.get_message("g", "Orders", 0, 0)
         assert store.cold is not None
-        watch = StoreWatch(store.cold, world.clock)
+        watch = store.cold.watch(world.clock)
         registry = CollectorRegistry()
         registry.register(LabelledMetrics([TieringMetrics(watch.moment, "1")], {}))
         page = page_of(registry)

@@ -33,7 +33,7 @@ from tieredstore.metrics.families import Moment
 from tieredstore.metrics.page import metrics_of, served_metrics
 from tieredstore.metrics.summary import TopicSummary
 from tieredstore.session.report import Reporter, log_owned, log_start
-from tieredstore.store.cold_side import StoreWatch
+from tieredstore.session.tiering import TieringWatch
 from tieredstore.store.configured import plan_store
 from tieredstore.store.levels import Level
 from tieredstore.store.plugins import PluginContext, StoreLayers, opened
@@ -51,7 +51,7 @@ class Running:
     layers: StoreLayers
     puts: bool
     is_live: bool
-    watch: StoreWatch | None = None
+    watch: TieringWatch | None = None
     """None: nothing is tiered, or not yet."""
     away: str = ""
     """Why the tier could not be opened from the start to the end; "" if it was, or none is used."""
@@ -207,7 +207,7 @@ async def _watched(run: Running) -> AsyncGenerator[None]:
 
 async def _watch(run: Running, tiered: TieredMessageStore) -> None:
     cold = await tiered.wait_for_tier()
-    run.watch = watch = StoreWatch(cold, run.context.clock)
+    run.watch = watch = cold.watch(run.context.clock)
     log_owned(cold.tier.state)
     keep_opened()
     reporter = Reporter(watch.look, run.context.clock)
