@@ -21,14 +21,24 @@ from typing import ClassVar, TypeVar
 from container.journal.journal import Journal
 from container.journal.options import RandomSource
 from container.metadata.operations import AddTombstones
-from container.metadata.records import Tombstone
+from container.metadata.queue_table import QueueTable
+from container.metadata.records import Queue, Tombstone
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId
 from container.steps.deletion import NEVER_PUBLISHED
 from container.steps.options import UpkeepOptions
 from provider.clock import Clock
-from provider.errors import Closed, Denied, Fenced, StoreError, Unavailable
+from provider.errors import (
+    Closed,
+    Corrupt,
+    Denied,
+    Fenced,
+    OutOfRange,
+    StoreError,
+    Unavailable,
+)
 from provider.object_store import ObjectStore
+from provider.stores.two_stores import is_offloaded
 
 ItemT = TypeVar("ItemT")
 
@@ -63,16 +73,26 @@ async def side_by_side(
         raise next(over, failed[0])
 
 
+QUEUES_PER_TURN = 64
+"""Queues that a step checks before other tasks get a turn: 1 to 2 ms."""
+
+
 class DueQueues:
-    """Heap of queues by due time. The caller derives a due time again after each change.
+    """Heap of queues by due time. The due time of a queue is derived again after each change.
 
     Each method costs O(log queues) for each queue that it takes or returns.
 
     D1  A queue is changed, or has one due time, or is at rest.
     """
 
-    def __init__(self, queues: Iterable[QueueId]) -> None:
-        """Create a heap in which all of the queues are changed."""
+    def __init__(self, queues: Iterable[QueueId], *, by_size: bool) -> None:
+        """Create a heap in which all of the queues are changed.
+
+        `by_size`: the topic of a changed queue is due, too.
+        """
+        self._by_size = by_size
+        self._grown: dict[str, None] = {}
+        """Topics with changed queues since they were last due, if their size counts."""
         self._changed: dict[QueueId, None] = dict.fromkeys(queues)
         self._due: dict[QueueId, int] = {}
         self._heap: list[tuple[int, QueueId]] = []
@@ -101,7 +121,62 @@ class DueQueues:
                 self._heap = [(due, one) for one, due in self._due.items()]
                 heapify(self._heap)
 
-    def take_due(self, now_ms: int) -> list[QueueId]:
+    async def update(
+        self, known: QueueTable, clock: Clock, due_ms: Callable[[Queue], int | None]
+    ) -> None:
+        """Set the due times of the changed queues to `due_ms`. Yields to other tasks."""
+        for number, name in enumerate(self.changed):
+            if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
+                await clock.sleep(0)
+            queue = known.peek(name)
+            self.set(name, None if queue is None else due_ms(queue))
+            if queue is not None and self._by_size:
+                self._grown[name.topic] = None
+
+    async def each_topic(
+        self,
+        now_ms: int,
+        work: Callable[[str, Sequence[QueueId]], Awaitable[StoreError | None]],
+    ) -> None:
+        """Call `work` with each due topic and its due queues.
+
+        If bytes of a topic are damaged or refused, it is due again, and the others are done. Topics
+        that an interruption leaves are due again, too. An error of the second store ends the call.
+
+        Raises:
+            StoreError: the first one that `work` returned or raised.
+        """
+        due: dict[str, list[QueueId]] = {topic: [] for topic in self._grown}
+        self._grown.clear()
+        for queue in self._take_due(now_ms):
+            due.setdefault(queue.topic, []).append(queue)
+        first: StoreError | None = None
+        left = sorted(due)
+        try:
+            while left:
+                topic = left[0]
+                try:
+                    error = await work(topic, due[topic])
+                except (Corrupt, Denied, OutOfRange) as failure:
+                    if is_offloaded(failure.path):
+                        raise
+                    error = failure
+                    self._again(topic, due[topic])
+                first = first or error
+                del left[0]
+        finally:
+            for topic in left:
+                self._again(topic, due[topic])
+        if first is not None:
+            raise first
+
+    def _again(self, topic: str, queues: Sequence[QueueId]) -> None:
+        """Make a topic due, whether its queues change or not."""
+        self.note(queues)
+        if self._by_size:
+            self._grown[topic] = None
+
+    def _take_due(self, now_ms: int) -> list[QueueId]:
         """Remove the due queues and return them, the earliest first."""
         found: list[QueueId] = []
         while self._heap and self._heap[0][0] <= now_ms:
@@ -187,10 +262,6 @@ class PendingDeletions:
         unclear = self._unclear.intersection(names)
         if unclear:
             raise Unavailable("its deletion failed and may still land; try again", min(unclear))
-
-
-QUEUES_PER_TURN = 64
-"""Queues that a step checks before other tasks get a turn: 1 to 2 ms."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,8 @@ from container.steps.options import UpkeepOptions
 from container.steps.step import QUEUES_PER_TURN, DueQueues, OwnedTier, Step
 from container.upkeep.garbage import OffloadedParts
 from container.upkeep.retention import retention_ms
-from provider.errors import Corrupt, Denied, OutOfRange, StoreError
+from provider.errors import StoreError
 from provider.object_store import ObjectStore
-from provider.stores.two_stores import is_offloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,8 @@ class OffloadStep(Step):
         self._offloader = Offloader(tier, parts, manifests)
         self._passed_over: set[tuple[QueueId, SegmentType, int]] = set()
         """Segments with damaged bytes. The next owner retries them."""
-        self._queues = DueQueues(tier.state.queues)
-        self._grown: dict[str, None] = {}
-        """Topics that have changed since the last check of their size, if it is limited."""
+        by_size = tier.options.offload_topic_bytes > 0
+        self._queues = DueQueues(tier.state.queues, by_size=by_size)
         self._one_at_a_time = asyncio.Lock()
         self._segments = self._bytes = 0
 
@@ -85,34 +83,15 @@ class OffloadStep(Step):
         options = self.tier.options
         if not options.offload_age_hours and not options.offload_topic_bytes:
             return
-        await self._note_times()
-        due: dict[str, list[QueueId]] = {topic: [] for topic in self._grown}
-        self._grown.clear()
-        for queue in self._queues.take_due(self.tier.clock.now_ms()):
-            due.setdefault(queue.topic, []).append(queue)
-        first: StoreError | None = None
-        left = sorted(due)
-        try:
-            while left:
-                topic = left[0]
-                try:
-                    async with self._one_at_a_time:
-                        done = await self._offload_topic(topic, due[topic])
-                except (Corrupt, Denied, OutOfRange) as error:
-                    if is_offloaded(error.path):
-                        raise
-                    first = first or error
-                    self._again(topic, due[topic])
-                else:
-                    errors = [error for one in done for error in one.errors]
-                    first = first or (errors[0] if errors else None)
-                del left[0]
-                await self.tier.clock.sleep(0)
-        finally:
-            for topic in left:  # an interrupted run loses none
-                self._again(topic, due[topic])
-        if first is not None:
-            raise first
+        await self._queues.update(self.tier.state.queues, self.tier.clock, self._oldest_due_ms)
+        await self._queues.each_topic(self.tier.clock.now_ms(), self._offload_due)
+
+    async def _offload_due(self, topic: str, due: Sequence[QueueId]) -> StoreError | None:
+        """Offload due segments of a topic. Return the first error of damaged segments."""
+        async with self._one_at_a_time:
+            done = await self._offload_topic(topic, due)
+        await self.tier.clock.sleep(0)
+        return next((error for one in done for error in one.errors), None)
 
     def published(self, changes: Sequence[StateChange]) -> None:
         """Add the queues of these changes to the next run."""
@@ -122,24 +101,10 @@ class OffloadStep(Step):
                 if record is None:
                     self._held.forget(queue)
 
-    def _again(self, topic: str, queues: Sequence[QueueId]) -> None:
-        """Add a topic's queues to the next run, whether they change or not."""
-        self._queues.note(queues)
-        if self.tier.options.offload_topic_bytes:
-            self._grown[topic] = None
-
-    async def _note_times(self) -> None:
-        """Update the due times of changed queues."""
-        options, known = self.tier.options, self.tier.state.queues
-        for number, queue_id in enumerate(self._queues.changed):
-            if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
-                await self.tier.clock.sleep(0)
-            queue = known.peek(queue_id)
-            oldest_ms = None if queue is None else self._held.oldest_ms(queue)
-            is_due = oldest_ms is not None and options.offload_age_hours > 0
-            self._queues.set(queue_id, self._due_ms(oldest_ms or 0) if is_due else None)
-            if queue is not None and options.offload_topic_bytes:
-                self._grown[queue_id.topic] = None
+    def _oldest_due_ms(self, queue: Queue) -> int | None:
+        """Earliest time at which a segment of a queue may be old enough. None: never."""
+        oldest_ms = self._held.oldest_ms(queue) if self.tier.options.offload_age_hours else None
+        return None if oldest_ms is None else self._due_ms(oldest_ms)
 
     def _due_ms(self, newest_ms: int) -> int:
         """Time at which a segment is old enough, Unix ms.

@@ -21,7 +21,6 @@ from container.queue.truncate import HeadTrim, is_rolled, oldest_segments, plan_
 from container.steps.manifest_writer import ManifestWriter
 from container.steps.options import UpkeepOptions
 from container.steps.step import QUEUES_PER_TURN, DueQueues, OwnedTier, Step
-from provider.errors import Corrupt, Denied, OutOfRange, StoreError
 
 _Oldest = tuple[int, QueueId, Segment, AsyncIterator[Segment]]
 """Newest time of a queue's oldest segment, the queue, this segment, and those after it."""
@@ -62,9 +61,7 @@ class RetentionStep(Step):
         self.interval_s = tier.options.expiry_interval_s
         self._manifests = ManifestReader(tier.store, extents_max=10_000)
         self._writer = ManifestWriter(tier)
-        self._queues = DueQueues(tier.state.queues)
-        self._grown: dict[str, None] = {}
-        """Topics that have changed since the last check of their size, if it is limited."""
+        self._queues = DueQueues(tier.state.queues, by_size=tier.options.topic_bytes_max > 0)
         self._hours: dict[str, int] = {}
         """The tier's `topic_hours` that the present due times are based on."""
         self._left_some = False
@@ -95,50 +92,20 @@ class RetentionStep(Step):
         if not self.tier.options.expires:
             return
         await self._writer.tombstone_tried()
-        await self._note_times()
-        due: dict[str, list[QueueId]] = {topic: [] for topic in self._grown}
-        self._grown.clear()
-        for queue in self._queues.take_due(self.tier.clock.now_ms()):
-            due.setdefault(queue.topic, []).append(queue)
-        first: StoreError | None = None
-        left = sorted(due)
-        try:
-            while left:
-                try:
-                    await self._expire(left[0], due[left[0]])
-                except (Corrupt, Denied, OutOfRange) as error:
-                    first = first or error
-                    self._again(left[0], due[left[0]])
-                del left[0]
-        finally:
-            for topic in left:  # an interrupted run loses none
-                self._again(topic, due[topic])
-        if first is not None:
-            raise first
+        await self._update_times()
+        await self._queues.each_topic(self.tier.clock.now_ms(), self._expire)
 
     async def finish(self) -> None:
         """Do nothing: a clean end does not wait for expiry."""
 
-    def _again(self, topic: str, queues: Sequence[QueueId]) -> None:
-        """Add a topic's queues to the next run, whether they change or not."""
-        self._queues.note(queues)
-        if self.tier.options.topic_bytes_max:
-            self._grown[topic] = None
-
-    async def _note_times(self) -> None:
+    async def _update_times(self) -> None:
         """Update the due times of queues that changed, or whose topic's retention changed."""
         hours, known = self.tier.topic_hours, self.tier.state.queues
         if hours != self._hours:
             for topic in {name for name, _ in hours.items() ^ self._hours.items()}:
                 self._queues.note(known.names_of_topic(topic))
             self._hours = dict(hours)
-        for number, queue_id in enumerate(self._queues.changed):
-            if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
-                await self.tier.clock.sleep(0)
-            queue = known.peek(queue_id)
-            self._queues.set(queue_id, None if queue is None else self._due_ms(queue))
-            if queue is not None and self.tier.options.topic_bytes_max:
-                self._grown[queue_id.topic] = None
+        await self._queues.update(known, self.tier.clock, self._due_ms)
 
     def _due_ms(self, queue: Queue) -> int | None:
         """Earliest time at which messages of a queue may have expired. O(manifests)."""
