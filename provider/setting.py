@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, ParamSpec
 
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 NUMBER_MAX = 2**63 - 1
 
+P = ParamSpec("P")
 Value = bool | int | str
 PORT = "port"
 """The only unit that names a number instead of counting: it is not printed after the number."""
@@ -88,35 +89,16 @@ class Key:
         return value
 
 
-def setting(
-    name: str,
-    kind: Kind,
-    default: Value,
-    meaning: str,
-    *,
-    unit: str = "",
-    least: int = 1,
-    most: int = NUMBER_MAX,
-    choices: tuple[str, ...] = (),
-    object_default: Value | None = None,
-    is_machines: bool = False,
-    convert: Callable[[Any], object] | None = None,
-) -> Any:  # noqa: ANN401 - a field has the type of its annotation
-    """Return a dataclass field that a key sets. The arguments are those of `Key`."""
-    key = Key(
-        name,
-        kind,
-        default,
-        meaning,
-        unit,
-        least,
-        most,
-        choices,
-        object_default,
-        is_machines,
-        convert,
-    )
-    return field(default=key.field_value(default), metadata={_KEY: key})
+def _field_of(key: Callable[P, Key]) -> Callable[P, Any]:
+    def setting(*args: P.args, **kwargs: P.kwargs) -> Any:  # noqa: ANN401 - as its annotation
+        """Return a dataclass field that a key sets. The arguments are those of `Key`."""
+        made = key(*args, **kwargs)
+        return field(default=made.field_value(made.default), metadata={_KEY: made})
+
+    return setting
+
+
+setting = _field_of(Key)
 
 
 def keys_of(options: type) -> Mapping[str, Key]:
