@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager, suppress
 
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
-from container.metadata.operations import Operation
+from container.metadata.operations import AddTombstones, Operation
+from container.metadata.records import Tombstone
 from container.steps.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.errors import StoreError
@@ -68,3 +69,17 @@ async def running(*owners: Journal | Upkeep) -> AsyncIterator[None]:
         yield
         for task in tasks:
             task.cancel()
+
+
+def mark(name: str) -> list[Operation]:
+    """A small transaction that can be found again."""
+    return [AddTombstones((Tombstone(name, 2**60, "test"),))]
+
+
+async def marked(store: ObjectStore, entries: int) -> Journal:
+    """An ended owner of a fence and one mark an entry, from `m2` on."""
+    journal = await own(store)
+    async with running(journal):
+        for number in range(2, entries + 1):
+            await journal.publish(mark(f"m{number}"))
+    return journal

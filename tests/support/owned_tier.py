@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from container.check.tier import check_tier
 from container.index.options import IndexOptions
 from container.journal.options import JournalOptions
-from container.names.queue_id import QueueId
+from container.metadata.records import Segment
+from container.names.queue_id import FLAT_FILES, QueueId
 from container.options import TierOptions
 from container.queue.commit_plan import CommitPlan
 from container.steps.options import UpkeepOptions
@@ -175,3 +176,13 @@ async def put_each_minute(tier: Tier, clock: ManualClock, count: int, *queues: Q
             plans.append(tier.plan_commit(queue, batch_of([raw])))
         await tier.commit(plans)
         await clock.advance(MINUTE_S)
+
+
+def live_segments(tier: Tier | TierReader) -> list[Segment]:
+    """Segments of all queues in the snapshot."""
+    return [
+        segment
+        for queue in tier.state.queues.values()
+        for kind in FLAT_FILES
+        for segment in queue.segments(kind)
+    ]

@@ -19,6 +19,7 @@ from provider.stores.in_place_segments import InPlaceDriver
 from provider.testing.manual_clock import ManualClock
 from provider.testing.memory import MemoryStore
 from tests.support.messages import TOPIC, make_batch
+from tests.support.owned_tier import run_until_fenced
 
 QUEUE = QueueId(TOPIC, 0)
 OPTIONS = TierOptions(
@@ -46,13 +47,6 @@ async def owned(store: MemoryStore, owner: str = "a", seed: int = 1) -> AsyncIte
             yield tier
         finally:
             worker.cancel()
-
-
-async def run_until_fenced(tier: Tier) -> None:
-    try:
-        await tier.run()
-    except Fenced:
-        return
 
 
 class DeniedStore(MemoryStore):

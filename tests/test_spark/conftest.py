@@ -11,6 +11,7 @@ import pytest
 from tests.support.cli import run
 from tests.support.golden import ROCKETMQ_533, GoldenTree, unpacked
 from tests.support.lacking import lacks
+from tests.support.living_tier import LivingTier
 from tests.support.spark_settings import (
     CONNECT_SERVER,
     ROOT,
@@ -72,3 +73,13 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[GoldenTree, Path]:
 def golden_tier(sound: tuple[GoldenTree, Path]) -> Path:
     """The same tier, for those who only read it."""
     return sound[1]
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> LivingTier:
+    """Topics A and B of two queues, with 40 old and 10 new messages each."""
+    made = LivingTier(tmp_path, str(tmp_path / "tier"))
+    made.grow(40)
+    made.age()
+    made.grow(10)
+    return made

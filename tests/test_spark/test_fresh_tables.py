@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,16 +20,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 COLUMNS = ["topic", "queue_id", "queue_offset"]
-
-
-@pytest.fixture
-def tier(tmp_path: Path) -> LivingTier:
-    """Topics A and B of two queues, with 40 old and 10 new messages each."""
-    made = LivingTier(tmp_path, str(tmp_path / "tier"))
-    made.grow(40)
-    made.age()
-    made.grow(10)
-    return made
 
 
 def wanted(tier: LivingTier, *topics: str) -> list[tuple[str, int, int]]:

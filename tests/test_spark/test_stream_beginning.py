@@ -30,16 +30,6 @@ Row = tuple[str, int, int]
 Event = Callable[[LivingTier], None]
 
 
-@pytest.fixture
-def tier(tmp_path: Path) -> LivingTier:
-    """Topics A and B of two queues, with 40 old and 10 new messages each."""
-    made = LivingTier(tmp_path, str(tmp_path / "tier"))
-    made.grow(40)
-    made.age()
-    made.grow(10)
-    return made
-
-
 class Stream:
     """A query's reader as Spark calls it; each instance is a driver that was started again."""
 

@@ -7,34 +7,18 @@ import pytest
 from container.errors import NewerVersion
 from container.journal.entry import copy_in, decode_entry
 from container.journal.frame import Frame, FrameKind
-from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.journal.reader import JournalFollower, JournalReader, Loaded
 from container.journal.truncation import JournalCut, cut_journal, find_journal_cut
-from container.metadata.operations import AddTombstones, Operation
-from container.metadata.records import Tombstone
 from container.names.tier_objects import EntryName
 from container.steps.options import UpkeepOptions
 from provider.errors import Corrupt, Fenced
 from provider.testing.manual_clock import ManualClock, settle
-from tests.support.journal_run import own, own_with_upkeep, running
+from tests.support.journal_run import mark, marked, own, own_with_upkeep, running
 from tests.support.journal_store import DictStore
 from tests.support.tier_values import Q0, begin_queue, commit
 
 NEWEST = 6
-
-
-def mark(name: str) -> list[Operation]:
-    return [AddTombstones((Tombstone(name, 2**60, "test"),))]
-
-
-async def written(store: DictStore, entries: int = NEWEST) -> Journal:
-    """A journal of a fence and one mark an entry."""
-    journal = await own(store.view())
-    async with running(journal):
-        for number in range(2, entries + 1):
-            await journal.publish(mark(f"m{number}"))
-    return journal
 
 
 async def whole_part(store: DictStore) -> Loaded:
@@ -69,7 +53,7 @@ DAMAGES = [remove, cut_short, empty, flip, exchange]
 async def test_d7_one_damaged_entry_costs_nothing_while_the_next_is_whole(damage) -> None:
     for number in range(2, NEWEST):
         store = DictStore()
-        before = await written(store)
+        before = await marked(store.view(), NEWEST)
         follower = await JournalFollower.open(store.view())
         damage(store, number)
         loaded = await JournalReader(store.view(), JournalOptions()).load()
@@ -85,7 +69,7 @@ async def test_d7_one_damaged_entry_costs_nothing_while_the_next_is_whole(damage
 @pytest.mark.parametrize("damage", [cut_short, empty, flip, exchange])
 async def test_d7_the_newest_entry_costs_what_only_it_says(damage) -> None:
     store = DictStore()
-    before = await written(store)
+    before = await marked(store.view(), NEWEST)
     damage(store, NEWEST)
     loaded = await whole_part(store)
     assert loaded.damage is not None
@@ -98,7 +82,7 @@ async def test_d7_the_newest_entry_costs_what_only_it_says(damage) -> None:
 
 async def test_d7_a_follower_that_met_damage_goes_on_once_a_copy_is_there() -> None:
     store = DictStore()
-    journal = await written(store)
+    journal = await marked(store.view(), NEWEST)
     flip(store, NEWEST)
     with pytest.raises(Corrupt):
         await JournalFollower.open(store.view())
@@ -114,7 +98,7 @@ async def test_d7_a_follower_that_met_damage_goes_on_once_a_copy_is_there() -> N
 
 async def test_two_damaged_entries_in_a_row_are_named() -> None:
     store = DictStore()
-    await written(store)
+    await marked(store.view(), NEWEST)
     for number in (3, 4):
         flip(store, number)
     loaded = await whole_part(store)
@@ -125,7 +109,7 @@ async def test_two_damaged_entries_in_a_row_are_named() -> None:
 
 async def test_a_damaged_copy_hurts_nothing_and_is_told() -> None:
     store = DictStore()
-    before = await written(store)
+    before = await marked(store.view(), NEWEST)
     name = EntryName(4)
     raw = bytearray(store.objects[str(name)])
     raw[-1] ^= 1
@@ -138,7 +122,7 @@ async def test_a_damaged_copy_hurts_nothing_and_is_told() -> None:
 
 async def test_an_entry_that_ends_before_its_copy_is_read_and_told() -> None:
     store = DictStore()
-    before = await written(store)
+    before = await marked(store.view(), NEWEST)
     name = EntryName(4)
     raw = store.objects[str(name)]
     _, own = decode_entry(raw, name)
@@ -177,7 +161,7 @@ async def test_a_journal_without_even_the_entry_of_its_snapshot_may_have_lost_ne
 
 async def test_an_old_programs_entries_have_no_copies_and_are_read() -> None:
     store = DictStore()
-    before = await written(store)
+    before = await marked(store.view(), NEWEST)
     for number in range(1, NEWEST + 1):
         name = str(EntryName(number))
         frame, _ = Frame.decode_first(store.objects[name], FrameKind.ENTRY, path=name)
@@ -238,7 +222,7 @@ async def test_d7_a_cut_says_what_would_go_and_then_the_tier_goes_on() -> None:
 
 async def test_d7_an_owner_that_slept_through_a_cut_is_fenced() -> None:
     store = DictStore()
-    sleeper = await written(store)
+    sleeper = await marked(store.view(), NEWEST)
     flip(store, NEWEST)
     await carry_out(store)
     async with running(sleeper):
@@ -249,7 +233,7 @@ async def test_d7_an_owner_that_slept_through_a_cut_is_fenced() -> None:
 
 async def test_d7_a_cut_survives_a_damaged_snapshot_and_is_swept_by_the_next_truncation() -> None:
     store, clock = DictStore(), ManualClock()
-    await written(store)
+    await marked(store.view(), NEWEST)
     flip(store, NEWEST)
     end = await carry_out(store)
     snapshots = store.names("@snapshot/")

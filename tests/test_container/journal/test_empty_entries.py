@@ -4,34 +4,18 @@ import random
 
 import pytest
 
-from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader
 from container.journal.truncation import JournalCut, cut_journal, find_journal_cut
-from container.metadata.operations import AddTombstones, Operation
-from container.metadata.records import Tombstone
 from container.metadata.state import TierState
 from container.names.tier_objects import EntryName
 from provider.errors import Corrupt
 from provider.testing.manual_clock import ManualClock
-from tests.support.journal_run import own, running
+from tests.support.journal_run import mark, marked, own, running
 from tests.support.journal_store import DictStore
 
 STUMPS = [b"", b"TSJE", b"TSJE\0\2" + bytes(60)]
 KEPT = 3
-
-
-def mark(name: str) -> list[Operation]:
-    return [AddTombstones((Tombstone(name, 2**60, "test"),))]
-
-
-async def acknowledged(store: DictStore) -> Journal:
-    """An owner of whom entries 2 and 3 were acknowledged."""
-    journal = await own(store.view())
-    async with running(journal):
-        for number in range(2, KEPT + 1):
-            await journal.publish(mark(f"m{number}"))
-    return journal
 
 
 async def repaired(store: DictStore) -> tuple[JournalCut, TierState]:
@@ -50,7 +34,7 @@ async def test_an_owner_that_meets_one_stops_and_a_repair_loses_nothing(
     stump: bytes, ahead: int
 ) -> None:
     store = DictStore()
-    journal = await acknowledged(store)
+    journal = await marked(store.view(), KEPT)
     met = EntryName(KEPT + ahead)
     store.put(str(met), stump)
     known = [f"m{number}" for number in range(2, KEPT + ahead)]
@@ -76,7 +60,7 @@ async def test_an_owner_that_meets_one_stops_and_a_repair_loses_nothing(
 async def test_the_newest_entry_may_have_become_one_so_a_start_refuses(stump: bytes) -> None:
     """It cannot be told from one that nobody wrote: what it said was acknowledged."""
     store = DictStore()
-    await acknowledged(store)
+    await marked(store.view(), KEPT)
     store.objects[str(EntryName(KEPT))] = stump
     with pytest.raises(Corrupt):
         await own(store.view(), seed=1)

@@ -5,18 +5,12 @@ import shutil
 from pathlib import Path
 
 from container.journal.reader import JournalReader
-from container.metadata import operations as op
-from container.metadata.records import Tombstone
 from container.names.tier_objects import EntryName
 from provider.errors import Unavailable
 from provider.posix.store import PosixStore
 from provider.testing.manual_clock import ManualClock, settle
-from tests.support.journal_run import own, running
+from tests.support.journal_run import mark, own, running
 from tests.support.journal_store import DictStore
-
-
-def mark(name: str) -> list[op.Operation]:
-    return [op.AddTombstones((Tombstone(name, 2**60, "test"),))]
 
 
 async def test_d3_nothing_is_published_after_an_entry_that_is_gone() -> None:

@@ -12,19 +12,14 @@ from container.journal.frame import Frame, FrameKind
 from container.journal.options import JournalOptions
 from container.metadata import operations as op
 from container.metadata.codec import decode_operations
-from container.metadata.records import Queue, Tombstone, Topic
+from container.metadata.records import Queue, Topic
 from container.names.queue_id import QueueId
 from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, EntryName
 from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock, settle
-from tests.support.journal_run import own, running
+from tests.support.journal_run import mark, own, running
 from tests.support.journal_store import DictStore, Faults
-
-
-def mark(name: str) -> list[op.Operation]:
-    """A small transaction that can be found again."""
-    return [op.AddTombstones((Tombstone(name, 2**60, "test"),))]
 
 
 async def test_a_published_transaction_is_in_the_state_and_in_its_entry() -> None:

@@ -16,7 +16,6 @@ from container.journal.snapshot import (
     write_snapshot,
 )
 from container.metadata.codec import RECORDS_PER_TURN, state_pieces
-from container.metadata.operations import AddTombstones, Operation
 from container.metadata.records import Queue, Tombstone
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
@@ -28,14 +27,10 @@ from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore
-from tests.support.journal_run import own, own_with_upkeep, running
+from tests.support.journal_run import mark, own, own_with_upkeep, running
 from tests.support.journal_store import DictStore, Faults
 
 OPTIONS = UpkeepOptions(snapshot_entries_max=10, grace_s=100.0)
-
-
-def mark(name: str) -> list[Operation]:
-    return [AddTombstones((Tombstone(name, 2**60, "test"),))]
 
 
 async def grow(journal: Journal, clock: ManualClock, entries: int, tag: str = "m") -> None:

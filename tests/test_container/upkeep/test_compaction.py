@@ -9,8 +9,7 @@ import pytest
 from container.index.options import IndexOptions
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
-from container.metadata.records import Segment
-from container.names.queue_id import FLAT_FILES, QueueId
+from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.queue.repack_plan import is_compacted
 from container.steps.options import UpkeepOptions
@@ -20,7 +19,7 @@ from container.upkeep.compaction import CompactionLimits, plan_compaction
 from provider.errors import Fenced
 from provider.testing.faulty import Crashed, Fault, Kind
 from tests.support.messages import TOPIC
-from tests.support.owned_tier import OwnedWorld
+from tests.support.owned_tier import OwnedWorld, live_segments
 from tests.support.owned_tier import put as put_any
 from tests.support.store_reader import queue_contents
 
@@ -60,15 +59,6 @@ async def filled(w: OwnedWorld, rounds: int = 30, seed: int = 1) -> None:
             await w.clock.advance(1.0)
 
 
-def live(tier: Tier | TierReader) -> list[Segment]:
-    return [
-        segment
-        for queue in tier.state.queues.values()
-        for kind in FLAT_FILES
-        for segment in queue.segments(kind)
-    ]
-
-
 async def contents(w: OwnedWorld) -> dict[QueueId, int]:
     """How many messages each queue reads back, all checksums compared."""
     reader = await TierReader.open(w.memory, verify=True)
@@ -96,9 +86,9 @@ async def test_few_objects_are_left_and_everything_reads_back(seed: int) -> None
         plan = plan_compaction(tier.state, limits(w), now_ms=w.clock.now_ms())
         assert plan.parts.before.parts == 40
         await compacted(w, tier)
-        held = sum(segment.size for segment in live(tier))
+        held = sum(segment.size for segment in live_segments(tier))
         assert len(tier.state.parts) <= 2 + 2 * held // UPKEEP.repack_bytes_max
-        closed = [one for one in live(tier) if one.sealed_ms is not None]
+        closed = [one for one in live_segments(tier) if one.sealed_ms is not None]
         assert closed
         assert all(is_compacted(one, UPKEEP.repack_bytes_max) for one in closed)
         again = plan_compaction(tier.state, limits(w), now_ms=w.clock.now_ms())
@@ -117,7 +107,7 @@ async def test_a_plan_says_what_is_left() -> None:
         assert plan.parts.after.parts < plan.parts.before.parts
         assert await compacted(w, tier) == plan.bytes
         assert len(tier.state.parts) == plan.parts.after.parts
-        extents = sum(len(segment.extents) for segment in live(tier))
+        extents = sum(len(segment.extents) for segment in live_segments(tier))
         assert extents == plan.parts.after.extents
 
 

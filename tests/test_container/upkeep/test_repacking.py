@@ -16,7 +16,7 @@ from container.metadata.operations import (
     RepackedRun,
     RepackSegments,
 )
-from container.metadata.records import ManifestRef, Queue, Segment
+from container.metadata.records import ManifestRef, Queue
 from container.move import repack
 from container.move.repack import RepackStep
 from container.names.queue_id import FLAT_FILES, QueueId
@@ -32,7 +32,7 @@ from provider.errors import Unavailable
 from provider.ranges import ByteRange, QueueOffset, ReadTogether, together
 from provider.stores.packed_segments import PackedSegments, PartName
 from tests.support.messages import TOPIC, make_batch
-from tests.support.owned_tier import OwnedWorld, planned
+from tests.support.owned_tier import OwnedWorld, live_segments, planned
 from tests.support.owned_tier import put as put_any
 from tests.support.store_reader import queue_contents
 
@@ -61,15 +61,6 @@ async def put(tier: Tier, count: int, *queues: QueueId) -> None:
     await put_any(tier, count, *queues, body_bytes=60)
 
 
-def segments_of(tier: Tier) -> list[Segment]:
-    return [
-        segment
-        for queue in tier.state.queues.values()
-        for kind in FLAT_FILES
-        for segment in queue.segments(kind)
-    ]
-
-
 async def test_many_rounds_of_thin_queues_leave_few_extents_and_few_parts() -> None:
     w = world()
     async with w.owned() as tier:
@@ -77,7 +68,7 @@ async def test_many_rounds_of_thin_queues_leave_few_extents_and_few_parts() -> N
             await put(tier, 1, *QUEUES)
             await w.clock.advance(1.0)
         await w.pass_time(20.0)
-        assert max(len(segment.extents) for segment in segments_of(tier)) <= EXTENTS_MAX
+        assert max(len(segment.extents) for segment in live_segments(tier)) <= EXTENTS_MAX
         assert await w.names("@parts/") == tier.state.parts.keys()
         assert len(tier.state.parts) <= EXTENTS_MAX
         figures = tier.upkeep.statistics().figures
@@ -146,7 +137,7 @@ async def test_what_is_copied_is_published_where_the_next_job_fails(
         assert tier.upkeep.statistics().figures["extents_saved"] > 0
         await w.pass_time(60.0)
         assert await w.names("@parts/") == tier.state.parts.keys()
-        assert max(len(segment.extents) for segment in segments_of(tier)) <= EXTENTS_MAX
+        assert max(len(segment.extents) for segment in live_segments(tier)) <= EXTENTS_MAX
     assert [await w.reads_back(queue) for queue in QUEUES] == [8] * 5
 
 
@@ -272,7 +263,7 @@ async def test_a_job_of_many_runs_lets_others_have_turns_before_it_reads(
             await put(tier, 1, QUEUES[0])
         steps = [one.step for one in tier.upkeep._scheduled]
         (step,) = (one for one in steps if isinstance(one, RepackStep))
-        (segment,) = (one for one in segments_of(tier) if one.type == FLAT_FILES[0])
+        (segment,) = (one for one in live_segments(tier) if one.type == FLAT_FILES[0])
         run = Run(QUEUES[0], segment.type, 0, segment.extents, 1, 0, segment.size)
         monkeypatch.setattr(repack, "together", noted)
         others = asyncio.create_task(take_turns())
@@ -311,7 +302,7 @@ async def test_closed_segments_are_gathered_small_ones_together() -> None:
             await put(tier, 1, *QUEUES)
             await w.clock.advance(1.0)
         await w.pass_time(120.0)
-        closed = [one for one in segments_of(tier) if one.sealed_ms is not None]
+        closed = [one for one in live_segments(tier) if one.sealed_ms is not None]
         assert len(closed) > 20
         assert {len({e.object_name for e in one.extents}) for one in closed} == {1}
         assert await w.names("@parts/") == tier.state.parts.keys()
@@ -327,7 +318,7 @@ async def test_a_large_closed_segment_gets_objects_of_its_own_with_its_name() ->
             await put(tier, 40, *QUEUES[:2])
             await w.clock.advance(1.0)
         await w.pass_time(20.0)
-        closed = [one for one in segments_of(tier) if one.sealed_ms is not None]
+        closed = [one for one in live_segments(tier) if one.sealed_ms is not None]
         assert closed
         for segment in closed:
             names = {extent.object_name for extent in segment.extents}

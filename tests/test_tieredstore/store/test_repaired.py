@@ -9,21 +9,12 @@ import pytest
 import tieredstore
 from container.names.queue_id import QueueId
 from provider.errors import Denied
-from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put
-from tests.test_tieredstore.hot.test_repair import HARMS, rot
-from tieredstore.hot.log.repair import HotDamage, open_repair
+from tests.test_tieredstore.hot.test_repair import HARMS, repaired, rot
 
 ORDERS = QueueId("Orders", 0)
 
 SETTINGS = {"mappedFileSizeCommitLog": 4096, "mappedFileSizeConsumeQueue": 200}
-
-
-def repaired(root: Path) -> HotDamage:
-    with open_repair(root, SMALL, ManualClock()) as one:
-        damage = one.look()
-        one.carry_out(damage)
-        return damage
 
 
 async def filled(root: Path, first: int, end: int) -> None:
