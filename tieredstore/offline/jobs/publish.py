@@ -54,7 +54,7 @@ class LostRun(NamedTuple):
 
     @property
     def place(self) -> tuple[SegmentType, int, tuple[Extent, ...]]:
-        """Where the snapshot has it."""
+        """Place in the snapshot: type and base of the segment, and the extents."""
         return self.segment.type, self.segment.base, self.extents
 
     @property
