@@ -288,7 +288,7 @@ def fed_before_the_sync() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_a_tier_that_is_fed_before_the_sync_is_caught(tmp_path: Path) -> None:
-    for seed in (8, *range(0, 20, 2)):  # that one shows it soonest
+    for seed in (16, *range(20)):  # that one shows it soonest
         with fed_before_the_sync():
             run = Run(tmp_path / f"disk-{seed}", seed)
         try:
