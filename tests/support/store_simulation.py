@@ -17,6 +17,7 @@ from random import Random
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery
 from container.names.queue_id import QueueId
+from container.names.tier_objects import JOURNAL_PREFIX
 from container.tier import Tier
 from container.tier_reader import TierReader
 from container.upkeep.compaction import CompactionLimits
@@ -219,10 +220,14 @@ class StoreSimulation:
             self.counts["kills"] += 1
 
     def _copy(self, group: asyncio.TaskGroup, step: int) -> None:
-        """Take a copy of the tier, or put it back: all that live have ended, and another begins."""
+        """Take a copy of the tier, or put it back: all that live have ended, and another begins.
+
+        A place that has no journal yet holds no tier to copy.
+        """
         if step == self.copied_at:
             self.copy = self.memory.copy()
-        if step != self.put_back_at:
+        has_journal = any(name.startswith(JOURNAL_PREFIX) for part in self.copy for name in part)
+        if step != self.put_back_at or not has_journal:
             return
         for process in self.processes:
             process.kill()
