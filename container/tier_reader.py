@@ -24,6 +24,10 @@ class RefreshedMetadata(MetadataView, Protocol):
         """Load newer metadata. Return whether there was any. See `JournalFollower.refresh`."""
         ...
 
+    async def entry_crc(self, sequence: int) -> int:
+        """Return the checksum of a journal entry. See `JournalFollower.entry_crc`."""
+        ...
+
 
 class FixedMetadata:
     """Metadata that does not change: that of a tier which the Java store wrote."""
@@ -44,6 +48,10 @@ class FixedMetadata:
     async def refresh(self, *, doubted: bool = False) -> bool:  # noqa: ARG002 - the protocol's
         """Return False: nothing changes."""
         return False
+
+    async def entry_crc(self, sequence: int) -> int:  # noqa: ARG002 - the protocol's
+        """Return 0: there is no journal."""
+        return 0
 
 
 class TierReader(TierView):
@@ -99,3 +107,12 @@ class TierReader(TierView):
         `doubted`: the storage has contradicted the known state. Costs two requests.
         """
         return await self._metadata.refresh(doubted=doubted)
+
+    @property
+    def histories(self) -> int:
+        """Number of restores of the tier from a backup, as seen by the reader."""
+        return self._metadata.histories
+
+    async def entry_crc(self, sequence: int) -> int:
+        """Return the CRC-32 of a journal entry. 0: unknown. See `JournalFollower.entry_crc`."""
+        return await self._metadata.entry_crc(sequence)

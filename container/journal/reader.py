@@ -3,7 +3,9 @@
 import asyncio
 from dataclasses import dataclass
 from typing import NamedTuple, Self
+from zlib import crc32
 
+from container.errors import NewerVersion
 from container.journal.entry import apply_entry, copy_in, decode_entry, follows
 from container.journal.options import JournalOptions
 from container.journal.snapshot import decode_in_turns
@@ -101,6 +103,17 @@ class JournalReader:
         boundaries = (name.sequence for name in names if isinstance(name, BoundaryName))
         claims = (claim for name in listed if (claim := ClaimName.parse(name)) is not None)
         return Posted(max(boundaries, default=0), frozenset(claims))
+
+    async def entry_crc(self, name: EntryName) -> int:
+        """Return the CRC-32 of an entry without its copy. 0: deleted, or not readable.
+
+        Raises:
+            Unavailable: retry later.
+        """
+        try:
+            return crc32(decode_entry(await self._store.read(str(name)), name)[1])
+        except (NotFound, Corrupt, NewerVersion):
+            return 0
 
     async def load(self) -> Loaded:
         """Load the present state.
@@ -407,6 +420,20 @@ class JournalFollower:
     def histories(self) -> int:
         """Number of restores of the tier from a backup, each of which began another history."""
         return self._histories
+
+    async def entry_crc(self, sequence: int) -> int:
+        """Return the CRC-32 of an entry without its copy. 0: deleted, or not readable.
+
+        With the number it identifies the history of the tier. One request, and none for the newest
+        entry that this object applied.
+
+        Raises:
+            Unavailable: retry later.
+        """
+        loaded, name = self._loaded, EntryName(sequence)
+        if sequence == loaded.state.sequence and loaded.last:
+            return crc32(loaded.last)
+        return await self._reader.entry_crc(name)
 
     @property
     def damage(self) -> Corrupt | None:

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from container.journal.reader import JournalFollower
+from container.journal.options import JournalOptions
+from container.journal.reader import JournalFollower, JournalReader
 from container.names.queue_id import QueueId
-from container.names.tier_objects import SNAPSHOT_PREFIX, SnapshotName, parse_name
+from container.names.tier_objects import SNAPSHOT_PREFIX, EntryName, SnapshotName, parse_name
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
@@ -61,6 +62,28 @@ async def test_a_reader_follows_the_history_that_the_journal_has() -> None:
         again = container.generation
         assert not await reader.refresh()
         assert container.generation == again
+
+
+async def test_an_entry_of_one_number_has_another_checksum_in_another_history() -> None:
+    world, copy = await copied()
+    async with world.owned() as tier:
+        await put(tier, 3, B)
+        await put(tier, 3, B)
+    world.kill_all()
+    reader = await TierReader.open(world.memory)
+    at = reader.state.sequence
+    applied, before = await reader.entry_crc(at), await reader.entry_crc(at - 1)
+    stored = await JournalReader(world.memory, JournalOptions()).entry_crc(EntryName(at))
+    assert (stored, len({applied, before, 0})) == (applied, 3)
+    assert await reader.entry_crc(at + 1) == 0
+    put_back(world, copy)
+    for _ in range(3):  # a longer history, of owners of their own
+        async with world.owned() as tier:
+            await put(tier, 3, C)
+        world.kill_all()
+    longer = await TierReader.open(world.memory)
+    assert longer.state.sequence > at
+    assert len({await longer.entry_crc(at), applied, 0}) == 3
 
 
 async def test_a_reader_that_is_ahead_of_the_copy_goes_back() -> None:

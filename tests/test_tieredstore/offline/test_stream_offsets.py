@@ -201,6 +201,23 @@ def test_a_queue_that_was_made_again_and_cut_later_is_gone_on_with() -> None:
     assert begun_anew(start, again) == {**start, "T/0": 0, "@life T/0": 4}
 
 
+@pytest.mark.parametrize(("entry", "goes_on"), [(0, True), (77, True), (78, False)])
+def test_a_journal_whose_entry_of_that_number_is_another_one_is_another_history(
+    entry: int,
+    goes_on: bool,  # noqa: FBT001 - the answer
+) -> None:
+    start, now = marked({"T/0": 4}, {}, SeenJournal(17, 9, 2, 5, 77)), SeenJournal(17, 12, 3, 6, 80)
+    refuse_other_tier({**start, "@entry": 0}, now)
+    without = marked(start, {}, SeenJournal(17, 10, 2, 5))
+    assert "@entry" not in without, "it would be of another entry"
+    refuse_other_tier(without, now, entry)
+    if goes_on:
+        refuse_other_tier(start, now, entry)
+    else:
+        with pytest.raises(MissingMessages, match="put back from an older copy"):
+            refuse_other_tier(start, now, entry)
+
+
 @pytest.mark.parametrize(
     ("now", "goes_on"),
     [

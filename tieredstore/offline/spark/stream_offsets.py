@@ -14,8 +14,10 @@ versions lack it. A stream that may lack messages starts again in a queue that w
 than its start begins at the first message of the queue. `@topic Orders/0` is the id of its topic,
 which a topic that is created again does not keep, as one that was truncated does.
 
-`@sequence`, `@epoch` and `@owner` are the journal entry and the owner that the stream saw last. A
-tier that was put back from an older copy has an earlier entry, or another owner in that epoch.
+`@sequence`, `@entry`, `@epoch` and `@owner` are number and checksum of the journal entry, and the
+owner, that the stream saw last. A tier that was put back from an older copy has an earlier entry,
+another entry of that number, or another owner in that epoch. Checkpoints of older versions lack
+`@entry`, and an entry that was deleted after a snapshot is not compared.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -35,8 +37,9 @@ Offsets = dict[str, int]
 """By `topic/queue`: the first queue offset that is not in the stream yet; and marks."""
 MARK, TIER_MARK, GENERATION_MARK = "@", "@tier", "@generation "
 INITIAL_MARK, LIFE_MARK, TOPIC_MARK = "@initial", "@life ", "@topic "
-SEQUENCE_MARK, EPOCH_MARK, OWNER_MARK = "@sequence", "@epoch", "@owner"
-JOURNAL_MARKS = frozenset({SEQUENCE_MARK, EPOCH_MARK, OWNER_MARK})
+SEQUENCE_MARK, ENTRY_MARK = "@sequence", "@entry"
+EPOCH_MARK, OWNER_MARK = "@epoch", "@owner"
+JOURNAL_MARKS = frozenset({SEQUENCE_MARK, ENTRY_MARK, EPOCH_MARK, OWNER_MARK})
 
 
 class TieredOffsets(NamedTuple):
@@ -63,12 +66,15 @@ class SeenJournal(NamedTuple):
     epoch: int = 0
     owner: int = 0
     """Checksum of the text that identifies the owner: host, process and start of the process."""
+    entry: int = 0
+    """Checksum of the last entry."""
 
     @classmethod
-    def of(cls, state: TierState) -> Self:
-        """Return the position of a tier's journal."""
+    def of(cls, state: TierState, entry: int) -> Self:
+        """Return the position of a tier's journal, whose last entry has the checksum `entry`."""
         broker = state.broker
-        return cls(broker.begun_ms, state.sequence, broker.epoch, crc32(broker.owner.encode()))
+        owner = crc32(broker.owner.encode())
+        return cls(broker.begun_ms, state.sequence, broker.epoch, owner, entry)
 
 
 class MissingMessages(ValueError):
@@ -313,8 +319,14 @@ def marked(
     Generations of 0, which nearly all are, need no mark.
     """
     found = {**offsets, TIER_MARK: journal.begun_ms}
-    seen = (SEQUENCE_MARK, journal.sequence), (EPOCH_MARK, journal.epoch)
-    found |= {mark: number for mark, number in (*seen, (OWNER_MARK, journal.owner)) if number}
+    seen = {
+        SEQUENCE_MARK: journal.sequence,
+        ENTRY_MARK: journal.entry,
+        EPOCH_MARK: journal.epoch,
+        OWNER_MARK: journal.owner,
+    }
+    found = {name: number for name, number in found.items() if name not in seen}
+    found |= {mark: number for mark, number in seen.items() if number}
     for name in offsets:
         mark, has = GENERATION_MARK + name, bounds.get(name)
         if has is not None and (has.generation or mark in found):
@@ -332,10 +344,11 @@ def advances(start: Mapping[str, int], end: Mapping[str, int]) -> bool:
     return one != two
 
 
-def refuse_other_tier(start: Mapping[str, int], now: SeenJournal) -> None:
+def refuse_other_tier(start: Mapping[str, int], now: SeenJournal, entry: int = 0) -> None:
     """Refuse to continue in a tier that was created again, or put back from an older copy.
 
-    Only what is known on both sides is compared.
+    Only what is known on both sides is compared. `entry` is the checksum that the journal's entry
+    of the number in `start` has now; 0: unknown.
 
     Raises:
         MissingMessages: it was, or this process sees an older state of the tier.
@@ -348,7 +361,12 @@ def refuse_other_tier(start: Mapping[str, int], now: SeenJournal) -> None:
         )
     epoch, sequence = start.get(EPOCH_MARK, 0), start.get(SEQUENCE_MARK, 0)
     is_older = now.epoch < epoch or now.sequence < sequence
-    if is_older or (now.epoch == epoch and now.owner != start.get(OWNER_MARK, now.owner)):
+    is_other = bool(entry) and entry != start.get(ENTRY_MARK, entry)
+    if (
+        is_older
+        or is_other
+        or (now.epoch == epoch and now.owner != start.get(OWNER_MARK, now.owner))
+    ):
         raise MissingMessages(
             f"the tier is at entry {now.sequence} of owner {now.epoch}, and the stream has read up "
             f"to entry {sequence} of owner {epoch} of another history: read it where it is up to "

@@ -21,7 +21,9 @@ from tieredstore.offline.scan.planning import Selection
 from tieredstore.offline.spark.conversion import ToSpark, keep_what_is_loaded
 from tieredstore.offline.spark.options import LATEST, StreamOptions
 from tieredstore.offline.spark.stream_offsets import (
+    ENTRY_MARK,
     MARK,
+    SEQUENCE_MARK,
     Offsets,
     SeenJournal,
     TieredOffsets,
@@ -47,6 +49,8 @@ from tieredstore.offline.tables.reading import rows_of
 from tieredstore.reader.arrow import RecordBatch
 
 NEVER_S = float("-inf")
+ENTRIES_MAX = 64
+"""Journal entries whose checksums are kept: those of recent polls, and of the checkpoint."""
 
 
 class MessagePartition(InputPartition):
@@ -98,6 +102,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked_s = NEVER_S
         self._seen: dict[str, TieredOffsets] = {}
         self._journal = SeenJournal(0)
+        self._entries: dict[int, int] = {}
+        """Checksums of journal entries by number, all of the present history."""
+        self._history = 0
         self._cap: Mapping[str, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -236,9 +243,26 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._seen
 
     def _refuse_other_history(self, offsets: Offsets, bounds: Mapping[str, TieredOffsets]) -> None:
-        refuse_other_tier(offsets, self._journal)
+        refuse_other_tier(offsets, self._journal, self._entry_of(offsets))
         if self._options.fails_on_loss:
             refuse_other_generation(offsets, bounds)
+
+    def _entry_of(self, offsets: Offsets) -> int:
+        """Return the checksum of the journal's entry that offsets name; 0: unknown.
+
+        One request for an entry that this process has not seen.
+        """
+        sequence = offsets.get(SEQUENCE_MARK, 0)
+        if not offsets.get(ENTRY_MARK) or sequence > self._journal.sequence:
+            return 0
+        if sequence not in self._entries:
+            self._keep_entry(sequence, self._opened().entry_crc(sequence))
+        return self._entries[sequence]
+
+    def _keep_entry(self, sequence: int, crc: int) -> None:
+        self._entries[sequence] = crc
+        if len(self._entries) > ENTRIES_MAX:
+            del self._entries[next(iter(self._entries))]
 
     def _wanted_of(self, offsets: Offsets) -> Offsets:
         """Keep the offsets of wanted queues; a restart may have other options."""
@@ -250,7 +274,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self, tier: OpenTier) -> None:
         state = tier.state()
-        self._journal = SeenJournal.of(state)
+        if tier.histories != self._history:
+            self._entries, self._history = {}, tier.histories
+        self._keep_entry(state.sequence, tier.entry_crc(state.sequence))
+        self._journal = SeenJournal.of(state, self._entries[state.sequence])
         wanted = self._options.wanted
         # A topic that is deleted later on is missing messages, not a wrong option.
         queues = tier.queues_there(wanted)

@@ -69,6 +69,15 @@ class OpenTier(Threaded):
         """Poll for newer entries; one request if there are none."""
         return self._running.call(self._inside.tier.reader.refresh)
 
+    @property
+    def histories(self) -> int:
+        """Number of restores of the tier from a backup since it was opened."""
+        return self._inside.tier.reader.histories
+
+    def entry_crc(self, sequence: int) -> int:
+        """Return the CRC-32 of a journal entry. 0: it was deleted, or is not readable."""
+        return self._running.call(self._inside.tier.reader.entry_crc, sequence)
+
     def state(self) -> TierState:
         """All metadata except manifests, as of the last poll."""
         return self._running.call(self._inside.tier.reader.state.copy)
