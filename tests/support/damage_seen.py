@@ -13,6 +13,7 @@ from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
 from container.tier_reader import TierReader
 from fetcher.fetcher import TieredMessageFetcher
+from fetcher.result import FetchStatus
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.testing.manual_clock import ManualClock
 from provider.testing.memory import MemoryStore
@@ -31,13 +32,17 @@ TAG = "TagA"
 Records = Mapping[QueueId, Mapping[int, bytes]]
 
 
+BEHIND_THE_END = {FetchStatus.OFFSET_OVERFLOW_ONE, FetchStatus.OFFSET_OVERFLOW_BADLY}
+"""What a reader tells once the whole journal was put back from an older copy."""
+
+
 @dataclass
 class Served:
     """What a reader got of all queues, reading on behind what it was refused."""
 
     records: dict[QueueId, dict[int, bytes]] = field(default_factory=dict)
     refused: set[tuple[QueueId, int]] = field(default_factory=set)
-    """Queue and offset of each call that raised."""
+    """Queue and offset of each call that raised, or told that the queue ends before it."""
     passed_over: set[tuple[QueueId, int]] = field(default_factory=set)
     """Offsets that a call has passed over without a word."""
 
@@ -56,6 +61,8 @@ async def served(
                     "g", *queue, at, messages_max=AT_ONCE, subscription=tag, exact_tags=True
                 )
             except (Corrupt, OutOfRange):
+                result = None
+            if result is None or result.status in BEHIND_THE_END:
                 found.refused.add((queue, at))
                 at += 1
                 continue
