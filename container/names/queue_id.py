@@ -1,5 +1,6 @@
 """Queue and flat-file identities, and the rule for names that become path components."""
 
+from collections.abc import Iterable
 from enum import IntEnum
 from operator import index
 from typing import NamedTuple, cast
@@ -52,6 +53,14 @@ class QueueId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.queue_id}"
+
+
+def queue_counts(queues: Iterable[QueueId]) -> dict[str, int]:
+    """Number of queues of each topic, as brokers count them: the highest queue id and 1."""
+    counts: dict[str, int] = {}
+    for topic, queue_id in queues:
+        counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+    return counts
 
 
 class SegmentType(IntEnum):

@@ -117,12 +117,13 @@ def limits_of(config: Config, state: TierState, topics: Collection[str]) -> Comp
         NotFound: the tier has nothing of a topic.
     """
     for topic in topics:
-        if not any(queue.topic == topic for queue in state.queues):
+        if not state.queues.names_of_topic(topic):
             raise NotFound(absence_text(topic, None, state.queues.keys()), topic)
     queues: set[QueueId] | None = None
     index: IndexOptions | None = config.index if config.keeps_index else None
     if topics:
-        queues, index = {queue for queue in state.queues if queue.topic in topics}, None
+        queues = {one for topic in topics for one in state.queues.names_of_topic(topic)}
+        index = None
     has_parts = isinstance(directory_of(config), TierUrl)
     return CompactionLimits(config.upkeep, config.tier.extent_bytes_max, has_parts, index, queues)
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 
 from container.metadata.records import Gap, gaps_between
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, queue_counts
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchResult
 from fetcher.source import TierQueue
@@ -53,10 +53,8 @@ class History:
     def topics(self) -> Mapping[str, int]:
         """Return the number of queues by topic: the highest queue id and 1. O(queues) if new."""
         if self._widths_of != self.version:
-            widths: dict[str, int] = {}
-            for topic, queue_id in self._tier.reader.state.queues:
-                widths[topic] = max(widths.get(topic, 0), queue_id + 1)
-            self._widths, self._widths_of = widths, self.version
+            self._widths = queue_counts(self._tier.reader.state.queues)
+            self._widths_of = self.version
         return self._widths
 
     @property

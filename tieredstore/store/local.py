@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from container.lookup.query import END_OF_TIME_MS, KeyQuery, QueryResult
-from container.names.queue_id import QueueId, named_queue, whole_number
+from container.names.queue_id import QueueId, named_queue, queue_counts, whole_number
 from container.queue.time_index import Boundary, TimeRules
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
@@ -535,10 +535,7 @@ class LocalMessageStore:
 
         O(queues).
         """
-        counts: dict[str, int] = {}
-        for topic, queue_id in self.log.queues():
-            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
-        return counts
+        return queue_counts(self.log.queues())
 
     def queue_ids(self, topic: str) -> Sequence[int]:
         """Return the queues of a topic that have or had messages, ascending. O(queues)."""

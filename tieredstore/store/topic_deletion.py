@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
+from container.names.queue_id import queue_counts
 from dispatcher.topic_filter import is_system_topic
 from tieredstore.store.cold_side import ColdSide
 from tieredstore.store.protocol import MessageStore
@@ -52,17 +53,14 @@ async def delete_topics(
 
 def topics_of(inner: MessageStore, cold: ColdSide | None) -> dict[str, int]:
     """Return topics of hot log and tier, with their queue counts (highest id + 1). O(queues)."""
-    counts = dict(inner.topics())
-    for topic, queue_id in () if cold is None else cold.tier.state.queues:
-        counts[topic] = max(counts.get(topic, 0), queue_id + 1)
-    return counts
+    hot, tiered = inner.topics(), queue_counts(() if cold is None else cold.tier.state.queues)
+    return {topic: max(hot.get(topic, 0), tiered.get(topic, 0)) for topic in (*hot, *tiered)}
 
 
 def queue_ids_of(topic: str, inner: MessageStore, cold: ColdSide | None) -> list[int]:
-    """Return the queues of a topic in hot log and tier, ascending. O(queues)."""
-    ids = set(inner.queue_ids(topic))
-    ids |= {one for name, one in (() if cold is None else cold.tier.state.queues) if name == topic}
-    return sorted(ids)
+    """Return the queues of a topic in hot log and tier, ascending. O(queues of the hot log)."""
+    tiered = () if cold is None else cold.tier.state.queues.names_of_topic(topic)
+    return sorted({*inner.queue_ids(topic), *(queue.queue_id for queue in tiered)})
 
 
 def _names(topics: Collection[str]) -> frozenset[str]:
