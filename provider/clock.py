@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Protocol, TypeVar
 
 ResultT = TypeVar("ResultT")
@@ -59,6 +59,27 @@ def backoff_s(failures: int, *, s_min: float, s_max: float) -> float:
 async def give_way() -> None:
     """Yield to other tasks of the loop, in the middle of work that does not wait."""
     await asyncio.sleep(0)
+
+
+def at_once(turns: Generator[None, None, ResultT]) -> ResultT:
+    """Run work that is divided into turns, and return its result."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            return end.value
+
+
+async def in_turns(
+    turns: Generator[None, None, ResultT], pause: Callable[[], Awaitable[None]] = give_way
+) -> ResultT:
+    """As `at_once`, with a `pause` after each turn: other tasks run between them."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            return end.value
+        await pause()
 
 
 async def wait_at_most(clock: Clock, seconds: float, work: Coroutine[None, None, object]) -> None:

@@ -15,7 +15,7 @@ from container.metadata.codec import (
 from container.metadata.state import TierState
 from container.names.tier_objects import SnapshotName
 from container.record.checksum import crc32c
-from provider.clock import Clock
+from provider.clock import Clock, in_turns
 from provider.errors import Corrupt
 from provider.object_store import Buffer, ObjectStore
 
@@ -38,12 +38,7 @@ async def decode_in_turns(raw: Buffer, name: SnapshotName, clock: Clock) -> Tier
     """As `decode_snapshot`. Yields to other tasks: 100,000 queues take seconds."""
     frame = Frame.decode(raw, FrameKind.SNAPSHOT, path=str(name))
     turns = decoding_state(frame.payload, path=str(name))
-    while True:
-        try:
-            next(turns)
-        except StopIteration as end:
-            return _named(end.value, frame, name)
-        await clock.sleep(0)
+    return _named(await in_turns(turns, lambda: clock.sleep(0)), frame, name)
 
 
 def _named(state: TierState, frame: Frame, name: SnapshotName) -> TierState:

@@ -23,6 +23,7 @@ from container.metadata.records import Broker, Part, Segment
 from container.metadata.state import TierState
 from container.metadata.tables import TABLES
 from container.names.queue_id import QueueId
+from provider.clock import at_once
 from provider.errors import Corrupt
 from provider.stores.packed_segments import OFFLOAD_PREFIX
 
@@ -225,12 +226,7 @@ def decode_state(payload: bytes, *, path: str) -> TierState:
         Corrupt: it is not a payload of `state_pieces`.
         NewerVersion: a newer program wrote it.
     """
-    turns = decoding_state(payload, path=path)
-    while True:
-        try:
-            next(turns)
-        except StopIteration as end:
-            return end.value
+    return at_once(decoding_state(payload, path=path))
 
 
 def decoding_state(payload: bytes, *, path: str) -> Generator[None, None, TierState]:

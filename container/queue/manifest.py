@@ -13,7 +13,7 @@ from container.metadata.records import ManifestRef, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.tier_objects import ManifestName, parse_name
 from container.queue.repack_plan import is_compacted
-from provider.clock import give_way
+from provider.clock import at_once, in_turns
 from provider.errors import Corrupt, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 
@@ -35,23 +35,7 @@ def decode_manifest(raw: Buffer, ref: ManifestRef) -> tuple[Segment, ...]:
         Corrupt: it is damaged, or contradicts the reference.
         NewerVersion: a newer program wrote it.
     """
-    turns = _decoding(raw, ref)
-    while True:
-        try:
-            next(turns)
-        except StopIteration as end:
-            return end.value
-
-
-async def _decode_in_turns(raw: Buffer, ref: ManifestRef) -> tuple[Segment, ...]:
-    """As `decode_manifest`. Yields to other tasks: a long manifest takes seconds."""
-    turns = _decoding(raw, ref)
-    while True:
-        try:
-            next(turns)
-        except StopIteration as end:
-            return end.value
-        await give_way()
+    return at_once(_decoding(raw, ref))
 
 
 def _decoding(raw: Buffer, ref: ManifestRef) -> Generator[None, None, tuple[Segment, ...]]:
@@ -97,7 +81,7 @@ class ManifestReader:
             raw = await self._store.read(ref.object_name)
         except OutOfRange as error:
             raise BytesMissing.of(error) from error
-        segments = await _decode_in_turns(raw, ref)
+        segments = await in_turns(_decoding(raw, ref))
         self._reads += 1
         if _weight(segments) <= self._cache.maxsize:
             self._cache[ref.object_name] = segments
