@@ -85,7 +85,7 @@ class ProcessName:
     @property
     def is_here(self) -> bool:
         """Whether it ran where this process runs: same host, boot and PID namespace."""
-        here = (socket.gethostname(), _boot_id(), _pid_namespace())
+        here = (socket.gethostname(), boot_id(), _pid_namespace())
         return self.is_detailed and here == (self.host, self.boot, self.pid_namespace)
 
     @property
@@ -129,7 +129,7 @@ def owner_name(clock: Clock, *, beat_s: float, rng: Random | None = None) -> str
     `rng`: makes a part that distinguishes the tiers of one process.
     """
     more = {
-        "boot": _boot_id(),
+        "boot": boot_id(),
         "pidns": _pid_namespace(),
         "start": _start_of("self"),
         "version": VERSION,
@@ -159,7 +159,8 @@ def is_of_this_host(name: str) -> bool:
     return found is not None and found.host == socket.gethostname()
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Return the kernel's boot id; "" if it is unknown."""
     return _text(_PROC / "sys/kernel/random/boot_id")
 
 

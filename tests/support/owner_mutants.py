@@ -66,7 +66,7 @@ def the_pid_namespace_is_ignored(patch: pytest.MonkeyPatch) -> None:
     def is_here(self: ProcessName) -> bool:
         return self.is_detailed and (self.host, self.boot) == (
             socket.gethostname(),
-            process_name._boot_id(),
+            process_name.boot_id(),
         )
 
     patch.setattr(ProcessName, "is_here", property(is_here))

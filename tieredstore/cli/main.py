@@ -65,6 +65,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tieredstore.cli.commands.rebuild",
         "Recreate lost ConsumeQueues, index files and metadata.",
     ),
+    "restore": (
+        "tieredstore.cli.commands.restore",
+        "Write a broker's store directory from its tier.",
+    ),
     "compact": (
         "tieredstore.cli.commands.compact",
         "Merge small objects and index files into large ones.",

@@ -67,6 +67,12 @@ ROCKSDB_CURRENT = "CURRENT"
 CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
+RESTORING = "restoring"
+"""File of a directory that `restore` has not completed. It is no store yet."""
+UNFINISHED = (
+    "`tieredstore restore` has not completed this directory: run it again with the same arguments, "
+    "or delete the directory"
+)
 CONFIRM_OFFSET_AT = 32
 """Offset of an int64 in the checkpoint, in bytes: replicas have confirmed the messages below it."""
 _NOTHING_THERE = frozenset({errno.ENOENT, errno.ELOOP})

@@ -8,10 +8,12 @@ is found by its name alone.
 from pathlib import Path
 
 from container.names.rocketmq import parse_local_file_name
-from provider.names import is_regular_file
+from provider.names import is_regular_file, is_there
 from tieredstore.following.directory.layout import (
     COMMIT_LOG,
     CONSUME_QUEUE,
+    RESTORING,
+    UNFINISHED,
     NotAStore,
     StoreLayout,
     directories_in,
@@ -90,6 +92,8 @@ def open_layout(root: Path, options: HotLogOptions) -> StoreLayout:
     if not leads_to_directory(root):
         why = "this is a file" if is_regular_file(root) else "no such directory"
         raise NotAStore(f"{why}: give the broker's storePathRootDir", str(root))
+    if is_there(root / RESTORING):
+        raise NotAStore(UNFINISHED, str(root))
     refuse_dledger(root, options)
     logs = commit_log_directories(root, options)
     if not any(map(leads_to_directory, logs)):

@@ -16,6 +16,7 @@ from provider.errors import Denied
 from provider.names import is_directory, is_regular_file, is_there
 from provider.posix.files import sync_data, sync_directory
 from provider.posix.locks import lock_call
+from tieredstore.following.directory.layout import RESTORING, UNFINISHED
 from tieredstore.hot.log.durable_ends import Checkpoint
 from tieredstore.hot.log.files import FLAGS, replace_file, write_all
 from tieredstore.process_name import moment_text, process_name, process_words
@@ -93,8 +94,8 @@ class StoreDirectory:
 
         Raises:
             InUse: another process writes it, or another store of this process.
-            Denied: the CommitLog is that of another store; or the directory is a tier's, or none
-                can be created there.
+            Denied: the CommitLog is that of another store; or the directory is a tier's, or not
+                restored to its end, or none can be created there.
             OSError: it cannot be created or locked.
         """
         self.root = root
@@ -103,6 +104,8 @@ class StoreDirectory:
         self._lock_fd = self._log_fd = -1
         _refuse_other_store(root, self.commit_log)
         _refuse_tier(root)
+        if is_there(root / RESTORING):
+            raise Denied(UNFINISHED, str(root))
         for path in (root, self.commit_log, self.consume_queue, root / "config"):
             _make_directory(path)
         self._lock_fd = os.open(root / LOCK, FLAGS | os.O_CREAT, 0o644)

@@ -1,0 +1,143 @@
+"""`tieredstore restore`: a broker's store directory, written from its tier."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from provider.errors import NotFound
+from provider.posix.files import posix_errors
+from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
+from tieredstore.cli.jobs import engine_of
+from tieredstore.cli.output import (
+    bytes_progress,
+    count_text,
+    size_text,
+    time_text,
+    write_json,
+    write_table,
+)
+from tieredstore.cli.reading import MOMENT, TOPIC
+from tieredstore.cli.streams import FINDINGS
+from tieredstore.metrics.summary import counted
+from tieredstore.offline import import_job
+from tieredstore.serve.offsets import Table, parse
+from tieredstore.serve.options import ServeOptions
+from tieredstore.session.reader import existing_tier
+
+if TYPE_CHECKING:
+    from tieredstore.config.effective import Config
+    from tieredstore.offline.jobs.restore_store import RestoreReport
+
+QUEUES_LISTED_MAX = 40
+
+
+@click.command("restore")
+@click.argument("directory", type=GIVEN_PATH)
+@click.option(
+    "--since",
+    type=MOMENT,
+    metavar="TIME",
+    help="Only what was stored at TIME or later: 2026-11-21T12:00:00Z, -3d (s, m, h, d or w before "
+    "now) or Unix milliseconds. UTC without a time zone. What is older stays in the tier.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    type=TOPIC,
+    multiple=True,
+    help="Only messages of this topic; repeatable. Default: all. Other queues get no messages, and "
+    "continue at the tier's end.",
+)
+@click.option(
+    "--offsets",
+    type=GIVEN_PATH,
+    metavar="FILE",
+    help="Offsets of consumer groups, a broker's consumerOffset.json. Default: those that `serve` "
+    "kept for this tier.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Worker processes. Default: one for each core.",
+)
+@json_option
+@pass_invocation
+def command(
+    invocation: Invocation,
+    *,
+    directory: Path,
+    since: int | None,
+    topics: tuple[str, ...],
+    offsets: Path | None,
+    processes: int | None,
+    as_json: bool,
+) -> int:
+    """Write a store directory from the tier, on which a broker starts again.
+
+    DIRECTORY is new or empty. It becomes a store (storePathRootDir) with CommitLog, ConsumeQueues,
+    topics and offsets of groups; producers continue above the tier's end, and `tier --follow` with
+    the same tier. An interrupted run is continued by the next one, and no broker starts before the
+    end. mappedFileSizeCommitLog and mappedFileSizeConsumeQueue are those of the broker: give its
+    configuration with --conf. Exit status 1: messages are missing, which the summary names.
+    """
+    config = existing_tier(invocation.load_config())
+    kept = _offsets(config, offsets)
+    job = import_job("tieredstore.offline.jobs.restore_store")
+    wanted = job.Wanted(frozenset(topics) or None, since)
+    with engine_of("local", processes) as engine, bytes_progress("restoring") as progress:
+        report: RestoreReport = job.restore_store(
+            config, engine, directory, wanted=wanted, offsets=kept, progress=progress
+        )
+    if as_json:
+        write_json([asdict(queue) for queue in report.queues])
+        write_json([{"summary": report.summary}])
+    else:
+        _print(report, directory)
+    return 0 if report.is_whole else FINDINGS
+
+
+def _offsets(config: "Config", given: Path | None) -> Table:
+    """Offsets of groups, from a file; none if `serve` kept none."""
+    path = ServeOptions.of(config).offsets_path if given is None else given
+    try:
+        with posix_errors(str(path)):
+            return parse(path.read_bytes(), str(path))[0]
+    except NotFound:
+        if given is not None:
+            raise
+        return {}
+
+
+def _print(report: "RestoreReport", directory: Path) -> None:
+    click.echo(
+        f"{directory} has {counted(report.messages, 'message')} of "
+        f"{counted(len(report.queues), 'queue')}, {size_text(report.bytes)}"
+    )
+    if report.groups_before:
+        click.echo(f"{report.groups_before} of {report.groups} parts are of an earlier run")
+    short = [one for one in report.queues if one.why]
+    if short:
+        rows = [
+            (one.topic, str(one.queue_id), f"{one.tier_first:,} to {one.first - 1:,}", one.why)
+            for one in short[:QUEUES_LISTED_MAX]
+        ]
+        write_table(("topic", "queue", "in the tier only", "because of"), rows)
+        if len(short) > QUEUES_LISTED_MAX:
+            click.echo(f"and {len(short) - QUEUES_LISTED_MAX:,} more; --json lists all")
+    if report.deleted:
+        click.echo(f"deleted topics are left out: {', '.join(report.deleted)}")
+    for topic, group, queue_id, count in report.beyond:
+        click.echo(
+            f"{group} had consumed {counted(count, 'message')} of {topic}/{queue_id} that "
+            f"{'is' if count == 1 else 'are'} not in the tier: lost"
+        )
+    if report.newest_ms:
+        click.echo(
+            f"the newest message was stored {time_text(report.newest_ms)} (UTC): what the broker "
+            "took later was not tiered, and is lost"
+        )
+    else:
+        click.echo(f"{count_text(0)} messages were wanted: all stay in the tier")

@@ -1,0 +1,554 @@
+"""A store directory written from a tier: plan, workers, and the files of the whole directory.
+
+The CommitLog has the records in the order of their store times, at new positions, because a tier
+does not keep those of its broker. It begins at the second file, as after the deletion of the first
+one: position 0 is that of fillers. The plan follows from the tier's metadata alone, so that a run
+that was ended is continued by the next one, and workers need not know of each other (decision
+0066).
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+from container.errors import InUse
+from container.metadata.records import TOPIC_DELETED_REASON, Queue
+from container.names.queue_id import QueueId
+from container.names.rocketmq import local_file_name
+from container.record.blank import BlankRecord
+from container.record.unit import UNIT_BYTES
+from provider.clock import Clock, SystemClock
+from provider.errors import Unavailable
+from provider.names import is_directory, is_there
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.following.directory.layout import (
+    CHECKPOINT,
+    COMMIT_LOG,
+    RESTORING,
+    TOPICS,
+    UNFINISHED,
+)
+from tieredstore.hot.log.consume_queues import FILLER
+from tieredstore.hot.log.directory import StoreIdentity, write_identity
+from tieredstore.hot.log.durable_ends import Checkpoint
+from tieredstore.hot.log.files import replace_file, sync_directories
+from tieredstore.hot.log.topics import RESERVE_TIME, with_queues
+from tieredstore.offline.jobs.engine import Engine, Piece
+from tieredstore.offline.jobs.repair_plan import Progress
+from tieredstore.offline.jobs.restore_group import (
+    BEGINS,
+    LogExtract,
+    RestoreGroup,
+    as_said,
+    open_sparse,
+    restore_group,
+    write_units,
+)
+from tieredstore.offline.scan.planning import LogExtent, TierPlan, extents_of, plan
+from tieredstore.offline.scan.split import ALL_OFFSETS, Split
+from tieredstore.process_name import boot_id
+from tieredstore.session.reader import AS_OPTIONS
+
+GROUP_BYTES = 64 << 20
+"""Records that a worker sorts at once. Neighbours overlap by the time of an extent at most."""
+PLANS_MAX = 20
+"""Corrected plans of one run: damage takes one more, retention beside the run some."""
+MARKER = local_file_name(0)
+"""File of the CommitLog until the end. It has a wrong length, so that a Java broker refuses it."""
+ONE_SPLIT = 1 << 62
+SPARE_BYTES = 64 << 20
+"""Free space beyond the files, for directories and the page at the end of each file."""
+OFFSETS = "consumerOffset.json"
+IGNORED = frozenset({"lost+found"})
+"""Names in an empty directory at the root of a file system."""
+DAMAGED, GAP, NOT_WANTED = "damage in the tier", "a gap", "not asked for"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Messages that are wanted in the directory; each queue ends where it does in the tier."""
+
+    topics: frozenset[str] | None = None
+    """None: all."""
+    since_ms: int | None = None
+    """From the first extent on with a message that was stored at this time or later."""
+
+
+@dataclass(slots=True)
+class Corrections:
+    """Contradictions of records to the metadata, so that the next plan fits them."""
+
+    begins: dict[str, int] = field(default_factory=dict[str, int])
+    """First offset after damage, by queue."""
+    sizes: dict[str, int] = field(default_factory=dict[str, int])
+    """Length of the records of an extent, by queue and position: a coda is none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredQueue:
+    """Offsets of one queue in the directory and in the tier."""
+
+    topic: str
+    queue_id: int
+    first: int
+    """First offset in the directory; `end` if it has no message."""
+    end: int
+    tier_first: int
+    why: str = ""
+    """Why messages from `tier_first` on are in the tier only; "" if none are."""
+
+
+@dataclass(slots=True)
+class RestorePlan:
+    """Everything that is to be written. It follows from the metadata and the corrections."""
+
+    tier: TierPlan
+    queues: list[RestoredQueue]
+    groups: list[RestoreGroup]
+    deleted: list[str]
+    """Topics that their broker deleted."""
+    newest_ms: int
+    log_file_bytes: int
+    queue_file_bytes: int
+
+    @property
+    def digest(self) -> str:
+        """Digest of all that workers are to write."""
+        rows = [
+            (one.position, one.ends_file, [(*map(str, part.split.queue), *part[1:4]) for part in
+             one.extracts])
+            for one in self.groups
+        ]  # fmt: skip
+        raw = repr((rows, self.queues, self.log_file_bytes, self.queue_file_bytes)).encode()
+        return sha256(raw).hexdigest()
+
+    @property
+    def bytes(self) -> int:
+        """Length of all records, units and fillers."""
+        units = sum(one.end - _filled_from(one, self.queue_file_bytes) for one in self.queues)
+        return sum(one.bytes for one in self.groups) + units * UNIT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """Result of a restore."""
+
+    cluster: str
+    broker: str
+    queues: Sequence[RestoredQueue]
+    messages: int
+    bytes: int
+    groups: int
+    groups_before: int
+    """Of these, written by an earlier run."""
+    newest_ms: int
+    """Store time of the newest message; 0: there is none."""
+    deleted: Sequence[str]
+    beyond: Sequence[tuple[str, str, int, int]]
+    """Topic, group, queue and number of messages that a group consumed and the tier lacks."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the directory has all that was asked for and is in the tier."""
+        return not self.beyond and not any(one.why in {DAMAGED, GAP} for one in self.queues)
+
+    @property
+    def summary(self) -> dict[str, object]:
+        """All but the queues, for programs."""
+        named = ("cluster", "broker", "messages", "bytes", "newest_ms", "deleted")
+        lost = [
+            {"topic": topic, "group": group, "queue_id": queue, "messages": count}
+            for topic, group, queue, count in self.beyond
+        ]
+        return {**{name: getattr(self, name) for name in named}, "consumed_and_lost": lost}
+
+
+class Ledger:
+    """The file by which an unfinished directory is known: corrections, plan, and what is done."""
+
+    def __init__(self, root: Path) -> None:
+        """Lock the directory, which is created if needed.
+
+        Raises:
+            ConfigError: it is not empty.
+            InUse: another process restores into it.
+            OSError: it cannot be created.
+        """
+        self.root = root
+        self.path = root / RESTORING
+        self._marker = root / COMMIT_LOG / MARKER
+        root.mkdir(parents=True, exist_ok=True)
+        found = {path.name for path in root.iterdir()} - IGNORED
+        if found and RESTORING not in found:
+            raise ConfigError(
+                f"{root} is not empty, and no unfinished restore: give a new directory, so that no "
+                f"message of a store is overwritten"
+            )
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._fd)
+            raise InUse("another process restores into this directory", str(root)) from error
+        head, *lines = self.path.read_bytes().split(b"\n")
+        said: dict[str, Any] = _head(head)
+        self.corrections = Corrections(said.get("begins", {}), said.get("sizes", {}))
+        self._digest = said.get("digest")
+        self._is_of_boot = said.get("boot") == boot_id()
+        self.done = {int(line) for line in lines if line.isdigit()}
+        """Numbers of the groups that are written."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let others go on."""
+        os.close(self._fd)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether only this file is left to be removed."""
+        return self._digest is not None and not is_there(self._marker)
+
+    def begin(self, wanted: RestorePlan) -> None:
+        """Continue a plan, or begin it in an empty directory.
+
+        Nothing is synced before the end. So another boot begins again.
+        """
+        if self._digest == wanted.digest and self._is_of_boot:
+            return
+        self._digest, self._is_of_boot = wanted.digest, True
+        self.done.clear()
+        os.ftruncate(self._fd, 0)
+        self._marker.parent.mkdir(exist_ok=True)
+        self._marker.write_text(f"{UNFINISHED}\n")
+        kept = {self.path, self._marker.parent, *(self.root / name for name in IGNORED)}
+        for path in {*self.root.iterdir()} - kept | {*self._marker.parent.iterdir()}:
+            if is_directory(path):
+                shutil.rmtree(path)
+            elif path != self._marker:
+                path.unlink()
+        head = {**asdict(self.corrections), "digest": self._digest, "boot": boot_id()}
+        os.write(self._fd, orjson.dumps(head) + b"\n")
+        os.fsync(self._fd)
+        sync_directories([self.root, self._marker.parent])
+
+    def end(self) -> None:
+        """Make all files durable, and then the directory a store.
+
+        Raises:
+            OSError: something is not durable; the directory stays unfinished.
+        """
+        os.sync()  # all at once; then each, because only that reports errors
+        for parent, _, names in os.walk(self.root):
+            for name in names:
+                fd = os.open(Path(parent, name), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+            sync_directories([Path(parent)])
+        self._marker.unlink(missing_ok=True)
+        sync_directories([self.root.parent, self._marker.parent])
+        self.path.unlink()
+        sync_directories([self.root])
+
+
+def _head(raw: bytes) -> dict[str, Any]:
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return {}
+
+
+def restore_store(
+    config: Config,
+    engine: Engine,
+    root: Path,
+    *,
+    wanted: Wanted,
+    offsets: Mapping[str, Mapping[int, int]],
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> RestoreReport:
+    """Write a store directory for the configured broker of a tier.
+
+    A run that was ended is continued, if the tier has not changed since. `offsets` are those of
+    consumer groups, by `topic@group` and queue.
+
+    Raises:
+        ConfigError: the directory is not empty, or a file of its CommitLog is too short.
+        InUse: another process restores into it.
+        Unavailable: the disk has not the space, the tier does not answer, or it changes repeatedly.
+        NotFound, Corrupt, NewerVersion, Denied: as `planning.plan`.
+    """
+    with Ledger(root) as ledger:
+        for _ in range(PLANS_MAX):
+            found = planned(config, root, wanted, ledger.corrections)
+            if ledger.is_complete:
+                waiting = []
+                break
+            ledger.begin(found)
+            waiting = [one for one in found.groups if one.number not in ledger.done]
+            _refuse_full(root, found, sum(one.bytes for one in waiting))
+            if not _correct(ledger.corrections, _run(engine, waiting, progress)):
+                break
+        else:
+            raise Unavailable("the tier changes faster than it is restored", str(root))
+        table, beyond = kept_offsets(offsets, found.queues)
+        if not ledger.is_complete:
+            _write_rest(found, root, table, clock or SystemClock())
+        ledger.end()
+    broker = found.tier.state.broker
+    return RestoreReport(
+        broker.cluster,
+        broker.name,
+        found.queues,
+        sum(one.end - one.first for one in found.queues),
+        sum(one.bytes for one in found.groups),
+        len(found.groups),
+        len(found.groups) - len(waiting),
+        found.newest_ms,
+        found.deleted,
+        beyond,
+    )
+
+
+def _run(
+    engine: Engine, waiting: Sequence[RestoreGroup], progress: Progress | None
+) -> Sequence[Piece]:
+    total, done = sum(one.bytes for one in waiting), 0
+
+    def move(index: int) -> None:
+        nonlocal done
+        done += waiting[index].bytes
+        if progress is not None:
+            progress(done, total)
+
+    return engine.map_group(waiting, restore_group, as_said, progress=move)
+
+
+def _correct(corrections: Corrections, said: Iterable[Piece]) -> bool:
+    """Enter what workers said. Return whether there was anything."""
+    is_new = False
+    for piece in said:
+        topic, number, *values = orjson.loads(piece.payload)
+        queue = str(QueueId(topic, number))
+        if piece.target == BEGINS:
+            corrections.begins[queue] = max(corrections.begins.get(queue, 0), values[0])
+        else:
+            corrections.sizes[f"{queue}@{values[0]}"] = values[1]
+        is_new = True
+    return is_new
+
+
+def planned(config: Config, root: Path, wanted: Wanted, corrections: Corrections) -> RestorePlan:
+    """Plan a directory. Reads the metadata.
+
+    Raises:
+        ConfigError: there is no such topic, or an extent is longer than a file of the CommitLog.
+        NotFound, Corrupt, NewerVersion, Denied, Unavailable: as `planning.plan`.
+    """
+    tier = plan(config, None, ONE_SPLIT, naming=AS_OPTIONS)
+    missing = (wanted.topics or frozenset()) - {queue.topic for queue in tier.state.queues}
+    if missing:
+        raise ConfigError(f"the tier has no topic {min(missing)}: `tieredstore topics` lists them")
+    extracts: list[LogExtract] = []
+    queues: list[RestoredQueue] = []
+    deleted: set[str] = set()
+    newest_ms = 0
+    for name in sorted(tier.segments):
+        queue = tier.state.queues[name]
+        if _is_deleted(queue):
+            deleted.add(name.topic)
+            continue
+        known = {one.piece.position: one for one in extents_of(queue, tier.segments[name])}
+        splits = [one for split in tier.splits if split.queue == name for one in _extents(split)]
+        some = [(split, known[split.start]) for split in splits]
+        begin, why = _begin_of(queue, [extent for _, extent in some], wanted, corrections)
+        kept = [(split, extent) for split, extent in some if extent.first_offset >= begin]
+        first = kept[0][1].first_offset if kept else queue.next_offset
+        why = why if first > queue.min_offset else ""
+        queues.append(RestoredQueue(*name, first, queue.next_offset, queue.min_offset, why))
+        latest_ms = 0
+        for split, extent in kept:
+            times = extent.times_ms or (0, 0)
+            size = corrections.sizes.get(f"{name}@{split.start}", split.end - split.start)
+            extracts.append(
+                LogExtract(split, extent.first_offset, extent.next_offset, size,
+                           max(latest_ms, times[0]))
+            )  # fmt: skip
+            latest_ms = max(latest_ms, times[1])
+        newest_ms = max(newest_ms, latest_ms)
+    file_bytes = config.hot_write.commit_log_bytes
+    queue_file_bytes = config.hot_write.queue_file_bytes
+    extracts.sort(key=lambda one: (one.key_ms, one.split.queue, one.split.start))
+    groups = list(_groups(extracts, str(root), file_bytes, queue_file_bytes))
+    return RestorePlan(tier, queues, groups, sorted(deleted), newest_ms, file_bytes,
+                       queue_file_bytes)  # fmt: skip
+
+
+def _is_deleted(queue: Queue) -> bool:
+    last = queue.gaps[-1] if queue.gaps else None
+    return (
+        last is not None and last.end == queue.next_offset and last.reason == TOPIC_DELETED_REASON
+    )
+
+
+def _extents(split: Split) -> Iterator[Split]:
+    """The extents of a split, each as a split of its own."""
+    for piece in split.pieces:
+        start, end = max(piece.position, split.start), min(piece.end, split.end)
+        yield replace(
+            split, start=start, anchor=start, end=end, limit=end, pieces=(piece,),
+            offsets=ALL_OFFSETS,
+        )  # fmt: skip
+
+
+def _begin_of(
+    queue: Queue, extents: Sequence[LogExtent], wanted: Wanted, corrections: Corrections
+) -> tuple[int, str]:
+    """First offset that a queue may have in the directory, and why it is not the tier's first.
+
+    Offsets without a message have no unit that a broker passes over: a queue begins after its last
+    gap.
+    """
+    if wanted.topics is not None and queue.id.topic not in wanted.topics:
+        return queue.next_offset, NOT_WANTED
+    since = 0
+    if wanted.since_ms is not None:
+        young = (
+            one.first_offset
+            for one in extents
+            if one.times_ms is None or one.times_ms[1] >= wanted.since_ms
+        )
+        since = next(young, queue.next_offset)
+    gap = queue.gaps[-1].end if queue.gaps else 0
+    return max(
+        (0, ""),
+        (since, NOT_WANTED),
+        (gap, GAP),
+        (corrections.begins.get(str(queue.id), 0), DAMAGED),
+    )
+
+
+def _groups(
+    extracts: Sequence[LogExtract], root: str, file_bytes: int, queue_file_bytes: int
+) -> Iterator[RestoreGroup]:
+    """Divide extents, in order of their times, into stretches of the files of a CommitLog."""
+    position = file_bytes
+    waiting: list[LogExtract] = []
+    length = 0
+    number = 0
+
+    def group(*, ends_file: bool) -> RestoreGroup:
+        return RestoreGroup(
+            root, number, position, tuple(waiting), file_bytes, queue_file_bytes, ends_file
+        )
+
+    for one in extracts:
+        room = file_bytes - position % file_bytes - BlankRecord.SIZE
+        if one.bytes > file_bytes - BlankRecord.SIZE:
+            raise ConfigError(
+                f"mappedFileSizeCommitLog is {file_bytes}, and an extent of {one.split.queue} has "
+                f"{one.bytes} bytes: make it larger"
+            )
+        ends_file = length + one.bytes > room
+        if waiting and (ends_file or length >= GROUP_BYTES):
+            yield group(ends_file=ends_file)
+            number += 1
+            position += length
+            waiting, length = [], 0
+            if ends_file:
+                position += file_bytes - position % file_bytes
+        waiting.append(one)
+        length += one.bytes
+    if waiting:
+        yield group(ends_file=False)
+
+
+def _refuse_full(root: Path, found: RestorePlan, bytes_waiting: int) -> None:
+    """Refuse to begin what the disk has not the space for.
+
+    Raises:
+        Unavailable: says how many bytes there are, and how many are needed.
+    """
+    disk = os.statvfs(root)
+    free = disk.f_bavail * disk.f_frsize
+    share = bytes_waiting / max(sum(one.bytes for one in found.groups), 1)
+    needed = int(found.bytes * share) + (SPARE_BYTES if bytes_waiting else 0)
+    if free < needed:
+        raise Unavailable(
+            f"the disk has {free:,} bytes free, and {needed:,} are needed: give another directory, "
+            "or restore less (--since, --topic)",
+            str(root),
+        )
+
+
+def _filled_from(queue: RestoredQueue, file_bytes: int) -> int:
+    """First offset of the file in which a queue begins. Fillers are before its first message.
+
+    A queue without messages ends with a filler, so that a broker finds its end.
+    """
+    last = queue.first if queue.first < queue.end else max(queue.end - 1, 0)
+    return last - last % (file_bytes // UNIT_BYTES)
+
+
+def kept_offsets(
+    offsets: Mapping[str, Mapping[int, int]], queues: Iterable[RestoredQueue]
+) -> tuple[dict[str, dict[int, int]], list[tuple[str, str, int, int]]]:
+    """Offsets of groups, none beyond the end of its queue; and which messages they had read beyond.
+
+    A group beyond the end would pass over the next messages.
+    """
+    ends = {(one.topic, one.queue_id): one.end for one in queues}
+    table: dict[str, dict[int, int]] = {}
+    beyond: list[tuple[str, str, int, int]] = []
+    for name, row in sorted(offsets.items()):
+        topic, _, group = name.partition("@")
+        table[name] = {}
+        for queue_id, offset in sorted(row.items()):
+            end = ends.get((topic, queue_id), offset)
+            table[name][queue_id] = min(offset, end)
+            if offset > end:
+                beyond.append((topic, group, queue_id, offset - end))
+    return table, beyond
+
+
+def _write_rest(
+    found: RestorePlan, root: Path, offsets: Mapping[str, Mapping[int, int]], clock: Clock
+) -> None:
+    """Write what is no group's: fillers, topics, offsets, identity and checkpoint."""
+    file_bytes = found.queue_file_bytes
+    for one in found.queues:
+        start = _filled_from(one, file_bytes)
+        raw = FILLER * (one.first - start)
+        write_units(root, QueueId(one.topic, one.queue_id), start, raw, file_bytes)
+    if not found.groups:
+        log = root / COMMIT_LOG / local_file_name(found.log_file_bytes)
+        os.close(open_sparse(log, found.log_file_bytes))
+    config = root / "config"
+    config.mkdir(exist_ok=True)
+    document: dict[str, Any] = {"dataVersion": {"counter": 1, "timestamp": clock.now_ms()}}
+    with_queues(document, [QueueId(one.topic, one.queue_id) for one in found.queues], 1)
+    for topic, row in document.get("topicConfigTable", {}).items():
+        known = found.tier.state.topics.get(topic)
+        if known is not None and known.retention_hours > 0:
+            row["attributes"] = {RESERVE_TIME: str(known.retention_hours)}
+    replace_file(root / TOPICS, json.dumps(document, ensure_ascii=False, indent="\t").encode())
+    if offsets:
+        raw = orjson.dumps({"offsetTable": offsets}, option=orjson.OPT_NON_STR_KEYS)
+        replace_file(config / OFFSETS, raw)
+    broker = found.tier.state.broker
+    write_identity(root, StoreIdentity(broker.cluster, broker.name, has_tier=True))
+    newest = Checkpoint.LAYOUT.pack(*(found.newest_ms,) * 3, 0, 0)
+    replace_file(root / CHECKPOINT, newest.ljust(Checkpoint.SIZE, b"\0"))
