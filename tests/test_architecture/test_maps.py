@@ -19,6 +19,7 @@ DRAWN = re.findall(r"^```mermaid\n(.*?)^```", PAGE.read_text(), re.MULTILINE | r
 SINGLE = {"dispatcher", "fetcher"}
 """Packages of one room."""
 
+BEHIND_IMPORTS = re.compile(r"^(?:@|class |def |async def )", re.MULTILINE)
 Arrows = dict[str, set[str]]
 
 
@@ -36,7 +37,8 @@ def imports_of_rooms() -> Arrows:
     found: Arrows = defaultdict(set)
     for path in paths:
         room = room_of(path)
-        for node in ast.parse((ROOT / path).read_text()).body:
+        imports, *_ = BEHIND_IMPORTS.split((ROOT / path).read_text(), 1)
+        for node in ast.parse(imports).body:
             if room is None or not isinstance(node, ast.ImportFrom) or node.module is None:
                 continue
             named = [node.module, *(f"{node.module}.{one.name}" for one in node.names)]

@@ -122,12 +122,13 @@ async def test_death_at_any_request_loses_nothing_acknowledged(kind) -> None:
     assert call > 50, "the life is too short to be a test"
 
 
+@pytest.mark.scales
 @pytest.mark.leaves_findings("object-missing", "unreadable", why="its entries name no files")
 async def test_a_lost_reply_to_any_request_changes_nothing() -> None:
     call = 0
     struck = True
     while struck:
-        call += 1
+        call += by_level(quick=2, full=1, nightly=1)
         memory, clock = MemoryStore(), ManualClock()
         faulty = FaultyObjectStore(memory, faults=[Fault("lost_reply", calls=(call,))])
         life = Life(faulty, clock, 1)

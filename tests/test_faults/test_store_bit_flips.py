@@ -16,6 +16,7 @@ from provider.errors import Corrupt
 from provider.testing.faulty import Fault, FaultyObjectStore, flipped
 from provider.testing.manual_clock import ManualClock
 from provider.testing.memory import MemoryObjects, MemoryStore
+from tests.support.level import by_level
 from tests.support.store_harness import (
     JOURNAL_OPTIONS,
     UPKEEP_OPTIONS,
@@ -112,6 +113,7 @@ async def test_a_flipped_bit_in_any_file_is_found_and_not_read_by_a_verifying_re
 
 
 @FLIPPED
+@pytest.mark.scales
 @pytest.mark.parametrize("snapshots", [True, False])
 async def test_a_flipped_bit_in_the_metadata_is_never_believed(
     hot: StoreHotLog, *, snapshots: bool
@@ -128,7 +130,7 @@ async def test_a_flipped_bit_in_the_metadata_is_never_believed(
     found, refused = 0, set[tuple[str, str]]()
     newest = max(name for name in objects.objects if name.startswith("@journal/"))
     for name in named(objects, own=True):
-        for seed in range(8):
+        for seed in range(by_level(quick=5 if snapshots else 8, full=8, nightly=64)):
             memory = with_a_flipped_bit(objects, name, Random(seed))
             try:
                 state = await state_of(memory)

@@ -131,7 +131,10 @@ class SideBySide(RivalStore):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("owner_s", "taker_s"),
-    [(0.0, 0.0), (0.015, 0.1), (0.015, 0.5), (0.015, 1.0), (0.1, 1.0), (1.0, 0.015), (1.0, 1.0)],
+    [
+        *((0.0, 0.0), (0.015, 0.1), (0.015, 0.5), (0.1, 1.0), (1.0, 0.015), (1.0, 1.0)),
+        pytest.param(0.015, 1.0, marks=pytest.mark.slow),
+    ],
 )
 def test_a_saturated_owner_is_fenced_within_three_round_trips_of_the_slower_side_and_a_commit(
     seed: int, owner_s: float, taker_s: float
