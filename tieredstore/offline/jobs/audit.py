@@ -15,8 +15,7 @@ from anyio.from_thread import start_blocking_portal
 
 from container.check.finding import Finding
 from container.check.queue import still_stands
-from container.metadata.object_names import object_name
-from container.metadata.records import Extent, IndexFile, Queue, Segment
+from container.metadata.records import IndexFile, Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name
@@ -36,8 +35,16 @@ from tieredstore.offline.jobs.audit_job import (
     audit_item,
 )
 from tieredstore.offline.jobs.engine import Engine
+from tieredstore.offline.jobs.repair_plan import sum_of
 from tieredstore.offline.jobs.report import AuditReport
-from tieredstore.offline.scan.planning import SPLIT_BYTES, Selection, TierPlan, extents_of, plan_of
+from tieredstore.offline.scan.planning import (
+    SPLIT_BYTES,
+    Selection,
+    TierPlan,
+    extents_of,
+    piece_of,
+    plan_of,
+)
 from tieredstore.offline.scan.sources import Sum, place_of
 from tieredstore.offline.scan.split import ALL_OFFSETS, LogPiece, Split, TierPlace, pieces_between
 from tieredstore.reader.readable_tier import findings_of
@@ -256,7 +263,8 @@ async def _tasks(
             continue  # the manifest is reported already
         known = {extent.piece.position: extent for extent in extents_of(queue, logs)}
         log_sums = {piece.position: one for piece, one in _sums(queue, logs)}
-        units = [piece for piece, _ in _places(queue, rows)]
+        unit_sums = _sums(queue, rows)
+        units = [piece for piece, _ in unit_sums]
         topic = plan.state.topics.get(queue_id.topic)
         for split in by_queue.get(queue_id, ()):
             inside = [piece for piece in split.pieces if _is_within(piece, split)]
@@ -277,7 +285,7 @@ async def _tasks(
                 not is_java,
             )
             tasks.add(task, split.end - split.start)
-        left = [*log_sums.values(), *(one for _, one in _sums(queue, rows))]
+        left = [*log_sums.values(), *(one for _, one in unit_sums)]
         left = [one for one in left if one is not None]
         for at in range(0, len(left), SUMS_AT_ONCE):
             tasks.add(SumTask(plan.place, queue_id, tuple(left[at : at + SUMS_AT_ONCE])), 0)
@@ -298,31 +306,14 @@ def _is_within(piece: LogPiece, split: Split) -> bool:
     return split.start == split.anchor and split.start <= piece.position and piece.end <= split.end
 
 
-def _places(queue: Queue, segments: Sequence[Segment]) -> list[tuple[LogPiece, Extent]]:
+def _sums(queue: Queue, segments: Sequence[Segment]) -> list[tuple[LogPiece, Sum | None]]:
+    """Return the pieces of readable segments, each with its checksum if it is known."""
     return [
         (
-            LogPiece(
-                segment.base + extent.position,
-                extent.length,
-                object_name(queue.id, segment, extent),
-                extent.object_offset,
-            ),
-            extent,
+            piece_of(queue.id, segment, extent),
+            None if extent.crc32c is None else sum_of(queue.id, segment, extent),
         )
         for segment in segments
         if segment.is_readable
         for extent in segment.extents
-    ]
-
-
-def _sums(queue: Queue, segments: Sequence[Segment]) -> list[tuple[LogPiece, Sum | None]]:
-    """Return the pieces of segments, each with its checksum if it is known."""
-    return [
-        (
-            piece,
-            None
-            if extent.crc32c is None
-            else Sum(piece.object_name, piece.object_offset, piece.length, extent.crc32c),
-        )
-        for piece, extent in _places(queue, segments)
     ]

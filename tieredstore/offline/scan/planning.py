@@ -111,12 +111,7 @@ def extents_of(queue: Queue, segments: Iterable[Segment]) -> list[LogExtent]:
     behind = [queue.next_offset if of_java else first for first in [*firsts[1:], queue.next_offset]]
     return [
         LogExtent(
-            LogPiece(
-                segment.base + extent.position,
-                extent.length,
-                object_name(queue.id, segment, extent),
-                extent.object_offset,
-            ),
+            piece_of(queue.id, segment, extent),
             first_offset,
             next_offset,
             _times(extent),
@@ -125,6 +120,12 @@ def extents_of(queue: Queue, segments: Iterable[Segment]) -> list[LogExtent]:
         for (segment, extent), first_offset, next_offset in zip(pairs, firsts, behind, strict=True)
         if of_java or not lies_in_gap(queue.gaps, first_offset, next_offset)
     ]
+
+
+def piece_of(queue: QueueId, segment: Segment, extent: Extent) -> LogPiece:
+    """Return the place of an extent, in its flat file and in its object."""
+    name = object_name(queue, segment, extent)
+    return LogPiece(segment.base + extent.position, extent.length, name, extent.object_offset)
 
 
 def offsets_between(extents: Sequence[LogExtent], start: int, end: int) -> tuple[int, int]:

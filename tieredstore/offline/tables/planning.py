@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from container.metadata.object_names import object_name
 from container.metadata.records import IndexFile, Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
@@ -13,7 +12,7 @@ from container.names.rocketmq import segment_name
 from container.record.unit import UNIT_BYTES
 from provider.errors import NotFound
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.scan.planning import WantedMessages
+from tieredstore.offline.scan.planning import WantedMessages, piece_of
 from tieredstore.offline.scan.split import (
     ALL_TIMES,
     NOT_KNOWN,
@@ -197,10 +196,7 @@ def units_parts(  # noqa: PLR0917 - all of one queue
 def _pieces(queue: QueueId, segments: Sequence[Segment]) -> Iterator[LogPiece]:
     for segment in segments:
         for extent in segment.extents if segment.is_readable else ():
-            name = object_name(queue, segment, extent)
-            yield LogPiece(
-                segment.base + extent.position, extent.length, name, extent.object_offset
-            )
+            yield piece_of(queue, segment, extent)
 
 
 def _touching(pieces: Iterator[LogPiece]) -> Iterator[list[LogPiece]]:
