@@ -212,6 +212,7 @@ def cold(rocketmq: BrokerInstall, tmp_path_factory: pytest.TempPathFactory) -> I
             assert (work / "store-pins").is_dir()
             asyncio.run(expire(broker, store))
             yield Cold(broker, serve, follower, before)
+        broker.broker.kill()  # nobody opens its store any more
 
 
 async def test_deleted_messages_are_read_from_the_tier_while_it_is_served(cold: Cold) -> None:

@@ -1,4 +1,5 @@
 import java.lang.reflect.Field;
+import java.lang.reflect.Method;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.broker.BrokerStartup;
 import org.apache.rocketmq.store.DefaultMessageStore;
@@ -7,6 +8,8 @@ import org.apache.rocketmq.store.plugin.AbstractPluginMessageStore;
 
 /** The ordinary broker, all of whose ports listen on the loopback address. Arguments are the broker's own. */
 public class LoopbackBroker {
+  private static final int OWN_INTERVAL_MS = 10000;
+  private static final int OWN_DELAY_MS = 55000;
   private static final Field NEXT = next();
 
   public static void main(String[] args) throws Exception {
@@ -21,6 +24,18 @@ public class LoopbackBroker {
       LoopbackSwitching.install((DefaultMessageStore) store, controller.getReplicasManager());
     }
     BrokerStartup.start(controller);
+    cleanFromTheStart((DefaultMessageStore) store);
+  }
+
+  /** RocketMQ deletes nothing in its first minute. A shorter cleanResourceInterval than its own begins at once. */
+  private static void cleanFromTheStart(DefaultMessageStore store) throws Exception {
+    int intervalMs = store.getMessageStoreConfig().getCleanResourceInterval();
+    Method clean = DefaultMessageStore.class.getDeclaredMethod("cleanFilesPeriodically");
+    clean.setAccessible(true);
+    for (int ms = intervalMs; intervalMs < OWN_INTERVAL_MS && ms < OWN_DELAY_MS; ms += intervalMs) {
+      Thread.sleep(intervalMs);
+      clean.invoke(store);
+    }
   }
 
   /** Store inside a plug-in; 5.1 has no getter of it. */
