@@ -332,8 +332,9 @@ async def send_all(
 async def pull_lives(client: RemotingClient, life: str, count: int) -> None:
     """Pulls a topic at several offsets, whose messages must be those of this life."""
     for at in range(0, count, 7):
-        found = records_of(await client.pull(AGAIN, 0, at))
-        assert at in found
+        answer = await client.pull(AGAIN, 0, at)
+        found = records_of(answer)
+        assert at in found, answer
         assert all(f"{life} {offset}".encode() in one for offset, one in found.items())
 
 

@@ -1,16 +1,21 @@
 """Requests of the plug-in for Java brokers: offsets of each queue that the tier can answer."""
 
+import asyncio
 import secrets
 import struct
 from collections.abc import Mapping
+from itertools import takewhile
 
 from container.metadata.records import ENDS_A_QUEUE, Queue
 from container.names.queue_id import QueueId
+from provider.clock import give_way
 from tieredstore.serve.frame import RequestCode, ResponseCode
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Identity
 from tieredstore.serve.request import Answer, Peer, Processor, Refused, Request
 
+COMPARED_TOGETHER = 2_000
+"""Queues that are compared before other tasks run."""
 VERSION = 1
 """Version of the request; a plug-in of another one is refused."""
 ROW_END = struct.Struct(">iqq")
@@ -25,16 +30,17 @@ class TierRanges:
         self._history = history
         self._life = secrets.token_hex(8)
         self._number = 0
+        self._updating = asyncio.Lock()
         self._seen: tuple[int, int] | None = None
-        self._rows: dict[QueueId, tuple[int, int]] = {}
-        self._changed: dict[QueueId, int] = {}
+        self._rows: dict[QueueId, tuple[int, int, int]] = {}
+        """Number of the publication that changed it, and the range; the newest change last."""
 
     @property
     def processors(self) -> Mapping[int, Processor]:
         """Processors by request code."""
         return {RequestCode.TIER_RANGES: self._ranges}
 
-    def _ranges(self, request: Request, peer: Peer) -> Answer:
+    async def _ranges(self, request: Request, peer: Peer) -> Answer:
         """Return the ranges that changed after `since`, a token of an earlier answer."""
         del peer
         if request.number("version") != VERSION:
@@ -50,13 +56,15 @@ class TierRanges:
                 f"the tier is that of broker {self._identity.broker} of cluster "
                 f"{self._identity.cluster}, not of {asked[1]} of {asked[0]}",
             )
-        self._update()
+        async with self._updating:
+            await self._update()
         life, _, number = (request.optional("since") or "").partition("-")
         since = int(number) if life == self._life and number.isdecimal() else 0
         rows = [
-            _row(queue, *self._rows[queue])
-            for queue, changed in self._changed.items()
-            if changed > since
+            _row(queue, first, end)
+            for queue, (_, first, end) in takewhile(
+                lambda row: row[1][0] > since, reversed(self._rows.items())
+            )
         ]
         fields = {
             "sequence": f"{self._life}-{self._number}",
@@ -65,21 +73,29 @@ class TierRanges:
         }
         return Answer(fields=fields, body=b"".join(rows))
 
-    def _update(self) -> None:
-        """Compare with the newest metadata. O(queues) if it is new."""
+    async def _update(self) -> None:
+        """Compare with the newest metadata. O(queues) if it is new, about 1 us each."""
         state = self._history.tier.reader.state
         now = id(state), state.sequence
         if now == self._seen:
             return
-        self._seen = now
         self._number += 1
-        current = {queue: readable_range(found) for queue, found in state.queues.items()}
-        for queue in self._rows.keys() - current.keys():
-            current[queue] = (0, 0)
-        for queue, found in current.items():
-            if self._rows.get(queue) != found:
-                self._changed[queue] = self._number
-        self._rows = current
+        queues = state.queues.copy()
+        for count, one in enumerate(queues.bounds(), 1):
+            record = queues.peek(one.id) if one.gaps else None
+            found = readable_range(record) if record else (one.min_offset, one.next_offset)
+            self._note(one.id, *found)
+            if not count % COMPARED_TOGETHER:
+                await give_way()
+        if len(self._rows) > len(queues):
+            for queue in self._rows.keys() - queues.keys():
+                self._note(queue, 0, 0)
+        self._seen = now
+
+    def _note(self, queue: QueueId, first: int, end: int) -> None:
+        if self._rows.get(queue, (0, 0, 0))[1:] != (first, end):
+            self._rows.pop(queue, None)
+            self._rows[queue] = self._number, first, end
 
 
 def readable_range(queue: Queue) -> tuple[int, int]:

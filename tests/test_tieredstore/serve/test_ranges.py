@@ -10,7 +10,7 @@ from provider.ranges import QueueOffset
 from tests.support.cli import run, settings
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
 from tests.support.remoting_client import RemotingClient
-from tests.test_tieredstore.serve.test_server import asked
+from tests.test_tieredstore.serve.test_server import Grown, asked, served
 from tieredstore.serve.frame import Command, RequestCode, ResponseCode
 from tieredstore.serve.ranges import readable_range
 
@@ -66,3 +66,23 @@ def test_an_earlier_incarnation_of_a_topic_is_not_in_the_range() -> None:
     )
     queue = Queue(QueueId("T", 0), QueueOffset(1), QueueOffset(20), gaps=gaps)
     assert readable_range(queue) == (12, 20)
+
+
+async def test_only_what_changed_is_reported(tmp_path: Path) -> None:
+    grown = Grown(tmp_path)
+    names = {"cluster": "C", "broker": "b"}
+    grown.broker.put_many("B", 0, [b"beside"])
+    await grown.put(b"first")
+    async with (
+        served(grown.tier, tmp_path) as server,
+        await RemotingClient.connect(server.address) as client,
+    ):
+        first = await ranges(client, **names)
+        assert rows(first.body) == {("A", 0): (0, 1), ("B", 0): (0, 1)}
+        await grown.put(b"second")
+        await server.history.refresh()
+        since = first.fields["sequence"]
+        second = await ranges(client, since=since, **names)
+        assert rows(second.body) == {("A", 0): (0, 2)}
+        again = await ranges(client, since=since, **names)
+        assert (again.body, again.fields) == (second.body, second.fields)
