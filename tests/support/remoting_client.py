@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import orjson
 
-from tieredstore.serve.frame import (
+from tieredstore.serve.wire.frame import (
     JSON,
     ONE_WAY,
     Command,

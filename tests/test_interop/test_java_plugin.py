@@ -24,7 +24,7 @@ from tests.support.rocketmq_broker import (
     built_plugin,
 )
 from tests.test_interop.tieredstore_process import Tieredstore
-from tieredstore.serve.frame import Command, RequestCode, ResponseCode
+from tieredstore.serve.wire.frame import Command, RequestCode, ResponseCode
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 

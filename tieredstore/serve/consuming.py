@@ -13,13 +13,13 @@ from provider.clock import Clock
 from provider.errors import NotFound
 from provider.ranges import QueueOffset
 from tieredstore.metrics.reads import Caller, ReadMeter
-from tieredstore.serve.frame import RequestCode, ResponseCode
 from tieredstore.serve.grouping import Grouping, refuse_kind
 from tieredstore.serve.groups import Groups
 from tieredstore.serve.held import HELD_MAX, HeldPull, HeldPulls
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Naming
-from tieredstore.serve.request import Answer, Outcome, Peer, Processor, Refused, Request
+from tieredstore.serve.wire.frame import RequestCode, ResponseCode
+from tieredstore.serve.wire.request import Answer, Outcome, Peer, Processor, Refused, Request
 
 COMMITS, SUSPENDS, HAS_SUBSCRIPTION = 1, 2, 4
 """Bits of a pull's `sysFlag`."""

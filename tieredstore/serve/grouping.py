@@ -6,13 +6,13 @@ from typing import Any
 import orjson
 
 from container.names.queue_id import QueueId
-from tieredstore.serve.frame import RequestCode, ResponseCode
 from tieredstore.serve.groups import TAGS, Groups, QueueKey
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Naming
 from tieredstore.serve.offsets import ConsumerOffsets
 from tieredstore.serve.options import NewGroups
-from tieredstore.serve.request import (
+from tieredstore.serve.wire.frame import RequestCode, ResponseCode
+from tieredstore.serve.wire.request import (
     OK,
     Answer,
     Peer,

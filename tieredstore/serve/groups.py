@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from provider.clock import Clock
-from tieredstore.serve.frame import ResponseCode
-from tieredstore.serve.request import Peer, Refused, objects_of, text_of
+from tieredstore.serve.wire.frame import ResponseCode
+from tieredstore.serve.wire.request import Peer, Refused, objects_of, text_of
 
 LOGGER = logging.getLogger("tieredstore.serve")
 SILENT_S_MAX = 120.0

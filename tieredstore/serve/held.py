@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from container.names.queue_id import QueueId
-from tieredstore.serve.request import Outcome, Peer, Request
+from tieredstore.serve.wire.request import Outcome, Peer, Request
 
 KeyT = TypeVar("KeyT")
 TICK_S = 0.1

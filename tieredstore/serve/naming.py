@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import orjson
 
 from container.names.queue_id import QueueId
-from tieredstore.serve.frame import RequestCode, ResponseCode
 from tieredstore.serve.groups import Groups
 from tieredstore.serve.history import History
 from tieredstore.serve.offsets import ConsumerOffsets
-from tieredstore.serve.request import Answer, Peer, Processor, Refused, Request
+from tieredstore.serve.wire.frame import RequestCode, ResponseCode
+from tieredstore.serve.wire.request import Answer, Peer, Processor, Refused, Request
 
 READABLE = 4
 """Permission to read: producers then find no route."""

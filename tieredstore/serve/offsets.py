@@ -12,9 +12,9 @@ from provider.errors import Corrupt, NotFound, StoreError
 from provider.posix.files import posix_errors
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.log.files import replace_file
-from tieredstore.serve.frame import ResponseCode
 from tieredstore.serve.groups import GROUPS_MAX, QueueKey, refuse_name
-from tieredstore.serve.request import Refused
+from tieredstore.serve.wire.frame import ResponseCode
+from tieredstore.serve.wire.request import Refused
 
 LOGGER = logging.getLogger("tieredstore.serve")
 NAME = "consumerOffset.json"

@@ -9,10 +9,10 @@ from itertools import takewhile
 from container.metadata.records import ENDS_A_QUEUE, Queue
 from container.names.queue_id import QueueId
 from provider.clock import give_way
-from tieredstore.serve.frame import RequestCode, ResponseCode
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Identity
-from tieredstore.serve.request import Answer, Peer, Processor, Refused, Request
+from tieredstore.serve.wire.frame import RequestCode, ResponseCode
+from tieredstore.serve.wire.request import Answer, Peer, Processor, Refused, Request
 
 COMPARED_TOGETHER = 2_000
 """Queues that are compared before other tasks run."""

@@ -15,9 +15,7 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.serve.administering import Administering
-from tieredstore.serve.connection import Connection
 from tieredstore.serve.consuming import Consuming
-from tieredstore.serve.frame import ONE_WAY, Command, RequestCode, ResponseCode
 from tieredstore.serve.grouping import Grouping
 from tieredstore.serve.groups import Groups
 from tieredstore.serve.held import TICK_S, HeldPull
@@ -26,7 +24,9 @@ from tieredstore.serve.naming import Identity, Naming
 from tieredstore.serve.offsets import ConsumerOffsets
 from tieredstore.serve.options import ServeOptions
 from tieredstore.serve.ranges import TierRanges
-from tieredstore.serve.request import Answer, Outcome, Peer, Processor, Refused, Request
+from tieredstore.serve.wire.connection import Connection
+from tieredstore.serve.wire.frame import ONE_WAY, Command, RequestCode, ResponseCode
+from tieredstore.serve.wire.request import Answer, Outcome, Peer, Processor, Refused, Request
 
 LOGGER = logging.getLogger("tieredstore.serve")
 CONNECTIONS_MAX = 10_000

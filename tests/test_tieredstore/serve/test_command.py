@@ -12,7 +12,7 @@ from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.http import free_port, get
 from tests.support.patience import Patience, communicated, wait_until
 from tests.support.remoting_client import RemotingClient
-from tieredstore.serve.frame import RequestCode, ResponseCode
+from tieredstore.serve.wire.frame import RequestCode, ResponseCode
 
 
 @pytest.fixture(scope="module")

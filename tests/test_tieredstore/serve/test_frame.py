@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.golden import GOLDEN
 from tests.support.level import by_level
 from tests.support.remoting_client import frames_of
-from tieredstore.serve.frame import (
+from tieredstore.serve.wire.frame import (
     FIELDS_MAX,
     FRAME_BYTES_MAX,
     JSON,

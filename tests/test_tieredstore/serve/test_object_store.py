@@ -14,9 +14,9 @@ from tieredstore import follow
 from tieredstore import open as open_tier
 from tieredstore.config.effective import Config
 from tieredstore.config.keys import KEYS
-from tieredstore.serve.frame import ResponseCode
 from tieredstore.serve.options import ServeOptions
 from tieredstore.serve.server import serving
+from tieredstore.serve.wire.frame import ResponseCode
 
 pytestmark = pytest.mark.s3
 

@@ -11,8 +11,8 @@ from tests.support.cli import run, settings
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
 from tests.support.remoting_client import RemotingClient
 from tests.test_tieredstore.serve.test_server import Grown, asked, served
-from tieredstore.serve.frame import Command, RequestCode, ResponseCode
 from tieredstore.serve.ranges import readable_range
+from tieredstore.serve.wire.frame import Command, RequestCode, ResponseCode
 
 NAMES: dict[str, Any] = {
     "version": 1,

@@ -23,11 +23,12 @@ from tests.support.remoting_client import RemotingClient
 from tieredstore import follow
 from tieredstore import open as open_tier
 from tieredstore.config.sources import ConfigError
-from tieredstore.serve import connection, server
-from tieredstore.serve.frame import FRAME_BYTES_MAX, JSON, ROCKETMQ, RequestCode, ResponseCode
+from tieredstore.serve import server
 from tieredstore.serve.metrics import ServeMetrics, ServeMoment
 from tieredstore.serve.options import NewGroups, ServeOptions
 from tieredstore.serve.server import Server, serving
+from tieredstore.serve.wire import connection
+from tieredstore.serve.wire.frame import FRAME_BYTES_MAX, JSON, ROCKETMQ, RequestCode, ResponseCode
 
 CODES = {"FOUND": 0, "NO_NEW_MSG": 19, "NO_MATCHED_MSG": 20, "OFFSET_ILLEGAL": 21}
 """Code of a pull by the status that the official client makes of it."""

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from provider.clock import Clock
 from provider.object_store import Buffer
-from tieredstore.serve.frame import RESPONSE, BadFrame, Command, decode, encode, frame_bytes
-from tieredstore.serve.request import Answer, Outcome, Request
+from tieredstore.serve.wire.frame import RESPONSE, BadFrame, Command, decode, encode, frame_bytes
+from tieredstore.serve.wire.request import Answer, Outcome, Request
 
 LOGGER = logging.getLogger("tieredstore.serve")
 UNSENT_BYTES_MAX = 8 << 20

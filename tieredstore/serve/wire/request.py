@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import orjson
 
 from provider.object_store import Buffer
-from tieredstore.serve.frame import Command, ResponseCode
+from tieredstore.serve.wire.frame import Command, ResponseCode
 
 DIGITS_MAX = 20
 """Most characters of a 64-bit number."""

@@ -1,0 +1,1 @@
+"""Wire format: frames, typed requests, and the connection of a client with its limits."""
