@@ -75,17 +75,22 @@ class Follower:
         take_over: bool = False,
         serves: bool = True,
         clock: Clock | None = None,
+        counted: CollectorRegistry | None = None,
+        further: Callable[[], str] = str,
     ) -> None:
         """Nothing is read before the block is entered; then `load` runs in a thread.
 
         `take_over`: take the tier from an owner that lives, too. `serves`: serve the metrics page
-        where `tieredStoreMetricsPort` is set.
+        where `tieredStoreMetricsPort` is set. `counted` and `further`: metrics of other parts of
+        the process for that page, and why they are not ready ("" while they are).
         """
         self._load = load
         self._store_dir = store_dir
         self._take_over = take_over
         self._serves = serves
         self._clock = clock or SystemClock()
+        self._counted = counted
+        self._further = further
         self._stack: AsyncExitStack | None = None
         self._open: _Open | None = None
         self._awaited: StoreError | None = None
@@ -108,7 +113,7 @@ class Follower:
         if self._stack is not None:
             raise RuntimeError(f"{self!r} is open already")
         config, clock = await asyncio.to_thread(self._begin), self._clock
-        counted = CollectorRegistry()
+        counted = self._counted or CollectorRegistry()
         registry = metrics_of(config, self._moment, counted)
         async with AsyncExitStack() as stack:
             hot = await stack.enter_async_context(
@@ -119,7 +124,9 @@ class Follower:
             if not self._take_over:
                 await refuse_living_owner(config, clock=clock)
             if self._serves:
-                await stack.enter_async_context(served_metrics(config, self._moment, registry))
+                await stack.enter_async_context(
+                    served_metrics(config, self._moment, registry, further=self._further)
+                )
             # All that can fail has been tried: from here on the tier is ours.
             tier = await stack.enter_async_context(
                 open_owner(

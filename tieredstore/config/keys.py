@@ -474,8 +474,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreServePort",
             Kind.COUNT,
             0,
-            "Port of `serve`, which is name server and broker for its clients; 0: 9876, that of a "
-            "name server.",
+            "Port for RocketMQ clients of `tier --follow`, `run` and `serve`, which is their name "
+            "server and broker; 0: not served, and by `serve` at 9876.",
             unit="port",
             least=0,
             most=65_535,
@@ -507,8 +507,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreServeStatePath",
             Kind.PATH,
             "",
-            "Directory of `serve` for consumerOffset.json, the offsets of groups. Empty: one for "
-            "each tier below tieredStoreStatePath.",
+            "Directory for consumerOffset.json, the offsets of groups that are served. Empty: one "
+            "for each tier below tieredStoreStatePath.",
         ),
         Key(
             "tieredStoreServeNewGroups",
@@ -522,8 +522,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreServeRefreshInterval",
             Kind.MILLISECONDS,
             500,
-            "Interval at which `serve` looks for what the tier's owner has published; a request "
-            "each.",
+            "Interval at which a server of clients looks for what the tier's owner has published; "
+            "a request each.",
             object_default=10_000,
         ),
     ),

@@ -234,14 +234,20 @@ def medium_of(config: Config) -> str:
 
 @asynccontextmanager
 async def served_metrics(
-    config: Config, sample: Callable[[], Moment], metrics: CollectorRegistry
+    config: Config,
+    sample: Callable[[], Moment],
+    metrics: CollectorRegistry,
+    *,
+    further: Callable[[], str] = str,
 ) -> AsyncGenerator[None]:
     """Serve a follower's pages while the block runs, if `tieredStoreMetricsPort` is set.
+
+    `further`: why another part of the process is not ready; "" means ready.
 
     Raises:
         ConfigError: the address cannot be listened at.
     """
-    async with served_pages(config, lambda: unready_reason(sample()), metrics):
+    async with served_pages(config, lambda: unready_reason(sample()) or further(), metrics):
         yield
 
 

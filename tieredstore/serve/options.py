@@ -17,7 +17,8 @@ NAME_SERVER_PORT = 9876
 """Port of RocketMQ's name server."""
 DIGITS = 16
 EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - these are refused
-HOST, INSECURE, STATE = (
+PORT, HOST, INSECURE, STATE = (
+    "tieredStoreServePort",
     "tieredStoreServeHost",
     "tieredStoreServeInsecure",
     "tieredStoreServeStatePath",
@@ -71,7 +72,7 @@ class ServeOptions:
         seed = config.store_dir / "config" / NAME if config.gives("storePathRootDir") else None
         return cls(
             host=host,
-            port=int(values["tieredStoreServePort"]) or NAME_SERVER_PORT,
+            port=int(values[PORT]) or NAME_SERVER_PORT,
             address=address,
             offsets_path=_state_path(config) / NAME,
             seed_path=seed,

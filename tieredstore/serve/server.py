@@ -7,8 +7,6 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
-from prometheus_client import CollectorRegistry
-
 from provider.clock import Clock, give_way
 from provider.errors import StoreError
 from tieredstore.config.sources import ConfigError
@@ -292,7 +290,7 @@ def _refuse_write(request: Request, peer: Peer) -> Answer:
 
 @asynccontextmanager
 async def serving(
-    options: ServeOptions, tier: ReadableTier, registry: CollectorRegistry, clock: Clock
+    options: ServeOptions, tier: ReadableTier, meter: ReadMeter, clock: Clock
 ) -> AsyncGenerator[Server]:
     """Serve an open tier while the block runs.
 
@@ -315,7 +313,7 @@ async def serving(
         ) from error
     port = listener.sockets[0].getsockname()[1]
     identity = Identity(tier.cluster, tier.broker, options.address or f"{options.host}:{port}")
-    history, meter = History(tier, clock), ReadMeter(registry, clock)
+    history = History(tier, clock)
     block_failed: Exception | None = None
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -326,6 +324,11 @@ async def serving(
             workers = [tasks.create_task(one()) for one in (server.refresh, server.upkeep)]
             try:
                 await listener.start_serving()
+                LOGGER.info(
+                    "%s of cluster %s is served at %s: %d topics of %s",
+                    tier.broker, tier.cluster, server.address, len(history.topics()),
+                    tier.location,
+                )  # fmt: skip
                 yield server
             except Exception as error:  # noqa: BLE001 - raised again below, outside the group
                 block_failed = error

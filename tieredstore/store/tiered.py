@@ -268,7 +268,9 @@ class TieredMessageStore:
             take_over=take_over,
         )
         topics = TopicFilter(config.cluster, config.broker)
-        self._reads = TieredReads(inner, topics, ReadMeter(self.registry, clock))
+        self.meter = ReadMeter(self.registry, clock)
+        """Counts reads of the tier."""
+        self._reads = TieredReads(inner, topics, self.meter)
         self._stack: AsyncExitStack | None = None
         self._keeper = self._new_keeper()
 

@@ -14,6 +14,7 @@ from tieredstore import follow
 from tieredstore import open as open_tier
 from tieredstore.config.effective import Config
 from tieredstore.config.keys import KEYS
+from tieredstore.metrics.reads import ReadMeter
 from tieredstore.serve.options import ServeOptions
 from tieredstore.serve.server import serving
 from tieredstore.serve.wire.frame import ResponseCode
@@ -46,7 +47,7 @@ async def test_what_is_published_in_a_bucket_is_consumed_after_the_stated_interv
     options = ServeOptions.of(Config.load(settings=values))
     async with (
         open_tier(s3_url, cluster="C", broker="b") as tier,
-        serving(options, tier, CollectorRegistry(), SystemClock()) as one,
+        serving(options, tier, ReadMeter(CollectorRegistry(), SystemClock()), SystemClock()) as one,
         await RemotingClient.connect(one.address) as client,
     ):
         found = await client.pull("A", 0, 0)

@@ -23,6 +23,7 @@ from tests.support.remoting_client import RemotingClient
 from tieredstore import follow
 from tieredstore import open as open_tier
 from tieredstore.config.sources import ConfigError
+from tieredstore.metrics.reads import ReadMeter
 from tieredstore.serve import server
 from tieredstore.serve.metrics import ServeMetrics, ServeMoment
 from tieredstore.serve.options import NewGroups, ServeOptions
@@ -57,7 +58,9 @@ async def served(tier: Path, state: Path, **more: Any) -> AsyncGenerator[Server]
     options = ServeOptions(**(given | more))
     async with (
         open_tier(tier) as opened,
-        serving(options, opened, CollectorRegistry(), SystemClock()) as one,
+        serving(
+            options, opened, ReadMeter(CollectorRegistry(), SystemClock()), SystemClock()
+        ) as one,
     ):
         yield one
 

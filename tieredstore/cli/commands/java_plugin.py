@@ -19,7 +19,7 @@ def command(directory: Path) -> int:
     """Write the plug-in for a Java broker into DIRECTORY, such as the broker's own lib.
 
     Prints the two lines for broker.conf. With them a broker reads what it has deleted from its
-    tier, by way of `tieredstore serve` at tieredStoreServeAddress.
+    tier, by way of the server of `tier --follow` or `tieredstore serve` at tieredStoreServeAddress.
     """
     try:
         jar = files("tieredstore").joinpath(PACKAGED).read_bytes()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +32,7 @@ from tieredstore.lifetime import keep_opened, running
 from tieredstore.metrics.families import Moment
 from tieredstore.metrics.page import metrics_of, served_metrics
 from tieredstore.metrics.summary import TopicSummary
+from tieredstore.serve.beside import ServerBeside
 from tieredstore.session.report import Reporter, log_owned, log_start
 from tieredstore.session.tiering import TieringWatch
 from tieredstore.store.configured import plan_store
@@ -51,6 +52,8 @@ class Running:
     layers: StoreLayers
     puts: bool
     is_live: bool
+    server: ServerBeside | None
+    """Server of RocketMQ clients; None: they are not served."""
     watch: TieringWatch | None = None
     """None: nothing is tiered, or not yet."""
     away: str = ""
@@ -96,7 +99,8 @@ def command(
     It opens the hot log and the plug-ins around it (messageStorePlugIn), tiers old and new
     messages, and deletes old tiered messages from the hot log. Messages come from
     --put, or from a program that embeds the store; while this command runs, no other process
-    writes the store.
+    writes the store. With tieredStoreServePort, RocketMQ clients are served from the tier, as by
+    `tieredstore serve`; what is not tiered yet is not served.
 
     A signal ends it cleanly: the backlog is tiered for at most tieredStoreShutdownTimeout, then the
     store is closed, and a Java broker may be started on it. A second signal ends it at once; then,
@@ -115,7 +119,9 @@ def command(
         LOGGER.warning("nothing is tiered: messageStorePlugIn names no TieredMessageStore")
     else:
         log_start(config, context.root)
-    run = Running(config, context, layers, puts, invocation.log_format == TEXT and not puts)
+    server = None if layers.tiered is None else ServerBeside.of(config, context.clock)
+    is_live = invocation.log_format == TEXT and not puts
+    run = Running(config, context, layers, puts, is_live, server)
     error = _error_of_end(run)
     if run.away:
         reason = f"what was put is not in the tier, which was away since the start: {run.away}"
@@ -185,8 +191,12 @@ async def _metrics(run: Running) -> AsyncGenerator[None]:
     if tiered is None:
         yield
         return
+    further: Callable[[], str] = str
+    if run.server is not None:
+        run.context.registry.register(run.server)
+        further = run.server.unready_reason
     registry = metrics_of(run.config, run.moment, run.context.registry)
-    async with served_metrics(run.config, run.moment, registry):
+    async with served_metrics(run.config, run.moment, registry, further=further):
         yield
 
 
@@ -211,7 +221,8 @@ async def _watch(run: Running, tiered: TieredMessageStore) -> None:
     log_owned(cold.tier.state)
     keep_opened()
     reporter = Reporter(watch.look, run.context.clock)
-    async with live_table(watch, run.config, is_live=run.is_live):
+    beside = [] if run.server is None else [partial(run.server.run, tiered.meter)]
+    async with live_table(watch, run.config, is_live=run.is_live), running(beside):
         await reporter.run()
 
 

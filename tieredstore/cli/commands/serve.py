@@ -13,6 +13,7 @@ from tieredstore.cli.signals import EndingSignals
 from tieredstore.config.effective import Config
 from tieredstore.lifetime import keep_opened
 from tieredstore.metrics.page import LoopCalls, labelled_metrics, served_pages
+from tieredstore.metrics.reads import ReadMeter
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.serve.metrics import ServeMetrics, ServeMoment
 from tieredstore.serve.options import ServeOptions
@@ -54,17 +55,12 @@ async def _serve(config: Config, options: ServeOptions) -> None:
     EndingSignals(stop.set)
     async with (
         ReadableTier(lambda: config) as tier,
-        serving(options, tier, counted, clock) as server,
+        serving(options, tier, ReadMeter(counted, clock), clock) as server,
     ):
         loop = LoopCalls(asyncio.get_running_loop())
         metrics = ServeMetrics(lambda: loop.call(lambda: ServeMoment.of(server)))
         registry = labelled_metrics(config, metrics, counted)
         async with served_pages(config, server.unready_reason, registry):
             keep_opened()
-            LOGGER.info(
-                "%s of cluster %s is served at %s: %d topics of %s",
-                tier.broker, tier.cluster, server.address, len(server.history.topics()),
-                tier.location,
-            )  # fmt: skip
             await stop.wait()
     LOGGER.info("the server is stopped")

@@ -5,9 +5,11 @@ import errno
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import click
+from prometheus_client import CollectorRegistry
 
 from dispatcher.ports import HALTED
 from dispatcher.statistics import DispatchStatistics, Progress
@@ -35,8 +37,10 @@ from tieredstore.cli.streams import FINDINGS, TEXT, UNAVAILABLE, give_up_output
 from tieredstore.config.effective import Config, StartWords
 from tieredstore.config.sources import ConfigError
 from tieredstore.follower import Follower
-from tieredstore.lifetime import keep_opened, running
+from tieredstore.lifetime import Worker, keep_opened, running
+from tieredstore.metrics.reads import ReadMeter
 from tieredstore.metrics.summary import TopicSummary, counted
+from tieredstore.serve.beside import ServerBeside
 
 GONE = frozenset({errno.EPIPE, errno.EIO})
 """Errors of an output without a reader, such as a closed terminal: the exit status still reports
@@ -71,6 +75,10 @@ def command(
     written. Give the broker's own configuration with --conf, or its name with
     -D brokerName=NAME: a store of another broker is refused.
 
+    With --follow and tieredStoreServePort, the same process serves RocketMQ clients, as
+    `tieredstore serve` does. If the port cannot be listened at, tiering continues without it, and
+    it is tried again.
+
     The tier has one owner: while another process tiers the same broker, this command names it
     and ends.
 
@@ -87,11 +95,22 @@ def command(
     config = replace(invocation.load_config(), start=StartWords(standby, new_tier))
     if follow:
         config = config.serving()
+    clock, registry = SystemClock(), CollectorRegistry()
+    server = ServerBeside.of(config, clock) if follow else None
+    if server is not None:
+        registry.register(server)
     follower = Follower(
-        lambda: config, store_dir or _configured_store(config), take_over=take_over, serves=follow
+        lambda: config,
+        store_dir or _configured_store(config),
+        take_over=take_over,
+        serves=follow,
+        clock=clock,
+        counted=registry,
+        further=str if server is None else server.unready_reason,
     )
+    beside = [] if server is None else [partial(server.run, ReadMeter(registry, clock))]
     is_live = follow and invocation.log_format == TEXT
-    ended = asyncio.run(_run(follower, config, follow=follow, is_live=is_live))
+    ended = asyncio.run(_run(follower, config, beside, follow=follow, is_live=is_live))
     try:
         if as_json:
             write_json(map(row_of, ended.topics))
@@ -136,7 +155,10 @@ class RunOutcome:
     """Whether messages could not be tiered yet, without `--follow` or for long."""
 
 
-async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool) -> RunOutcome:
+async def _run(
+    opened: Follower, config: Config, beside: Sequence[Worker], *, follow: bool, is_live: bool
+) -> RunOutcome:
+    """Tier once, or follow with the workers of `beside` until a signal."""
     stop = asyncio.Event()
     task = asyncio.current_task()
     assert task is not None, "a command is a task"
@@ -147,7 +169,7 @@ async def _run(opened: Follower, config: Config, *, follow: bool, is_live: bool)
         async with opened as follower:
             if follow:
                 keep_opened()
-                async with live_table(follower, config, is_live=is_live):
+                async with live_table(follower, config, is_live=is_live), running(beside):
                     hindrance = await _follow(follower, config, stop)
             else:
                 with progress_bar("tiering") as show:
