@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tieredstore
-from provider.errors import Denied
+from provider.errors import Corrupt, Denied
 from tests.support.fake_broker import FakeBroker
 from tieredstore import offline
 from tieredstore.cli.main import cli
@@ -19,6 +19,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.jobs.audit import audit
 from tieredstore.offline.jobs.engine import OneProcess
+from tieredstore.offline.jobs.restore_store import Wanted, restore_store
 from tieredstore.offline.scan.planning import splits
 from tieredstore.reader import readable_tier
 from tieredstore.session import places
@@ -363,3 +364,20 @@ def test_lost_data_keys_are_named_and_nothing_is_advised_that_destroys(
         assert "repair" not in failed.stderr
     store.update(kept)
     assert "nothing is wrong" in invoke("--tier", url, "check").output
+
+
+def test_a_store_directory_is_restored_with_the_key_only(
+    broker: FakeBroker, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoke("--tier", url, *NAMED, "tier", broker.directory)
+
+    def restored(name: str) -> int:
+        names = {"brokerClusterName": "C", "brokerName": "broker-a"}
+        config = Config.load(settings={"tieredStoreFilePath": url, **names})
+        root = tmp_path / name
+        return restore_store(config, OneProcess(), root, wanted=Wanted(), offsets={}).messages
+
+    assert restored("whole") == 300
+    monkeypatch.setenv(KEYS, master("a", 2))
+    with pytest.raises(Corrupt, match="another key"):
+        restored("without")

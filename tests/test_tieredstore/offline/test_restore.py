@@ -19,7 +19,7 @@ from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.cli import run, settings
 from tests.support.fake_broker import FakeBroker
-from tests.support.golden import GOLDEN_SETS, GoldenSet, tree_name, unpacked
+from tests.support.golden import GOLDEN_SETS, VARIANTS_520, GoldenSet, tree_name, unpacked
 from tests.support.hot_store import appender_at, contents, new_message, put
 from tests.support.packed_objects import PackedTier
 from tieredstore.config.effective import Config
@@ -446,3 +446,17 @@ def test_a_tier_in_an_object_store_is_restored(packed_tier: PackedTier, tmp_path
     report = restored([*packed_tier.options, *sizes], root := tmp_path / "restored")
     assert (report.messages, report.is_whole) == (3396, True)
     assert len(records(root, golden.commit_log_file_bytes)) == 3396
+
+
+def test_a_tier_that_rocketmq_wrote_and_we_took_over_is_restored(tmp_path: Path) -> None:
+    tree = unpacked(VARIANTS_520)  # whose segments end with codas
+    golden = tree.golden
+    shutil.copytree(tree.tier, tmp_path / "tier")
+    words = [*settings(tree, tmp_path / "tier")]
+    words += ["-D", f"mappedFileSizeCommitLog={golden.commit_log_file_bytes}"]
+    words += ["-D", f"mappedFileSizeConsumeQueue={golden.consume_queue_file_bytes}"]
+    run(*words, "metadata", "import", tree.java_metadata)
+    report = restored(words, root := tmp_path / "restored")
+    assert (report.messages, report.is_whole) == (408, True)
+    assert len(records(root, golden.commit_log_file_bytes)) == 408
+    run(*words, "tier", root)

@@ -12,6 +12,7 @@ from tieredstore.config.effective import Config
 from tieredstore.offline import dataset
 from tieredstore.offline.jobs.engine import OneProcess
 from tieredstore.offline.jobs.rebuild_files import restore
+from tieredstore.offline.jobs.restore_store import Wanted, restore_store
 
 SETTINGS = {
     "brokerClusterName": "C",
@@ -79,3 +80,17 @@ def test_a_lost_file_of_the_second_store_is_not_made_in_the_first(
     assert "it lies in the second store" in fault.fault
     assert list(report.files) == [fault]
     assert files_below(offloaded) == before
+
+
+def test_a_store_directory_has_the_offloaded_messages(offloaded: Path, tmp_path: Path) -> None:
+    given = {"tieredStoreFilePath": offloaded, **SETTINGS}
+    second = {"tieredStoreOffloadPath": tmp_path / "second"}
+
+    def restored(settings: dict[str, object]) -> int:
+        config = Config.load(settings=settings)
+        root = tmp_path / "restored"
+        return restore_store(config, OneProcess(), root, wanted=Wanted(), offsets={}).messages
+
+    with pytest.raises(Denied, match="tieredStoreOffloadPath"):
+        restored(given)
+    assert restored({**given, **second}) == MESSAGES
