@@ -311,14 +311,20 @@ class RunningBroker:
             self.broker.stop()
         self.broker.start()
 
-    def run(self, program: str, *arguments: str) -> str:
-        """Runs one of the Java programs against this broker and returns what it printed."""
+    def run(self, program: str, *arguments: str, **properties: str) -> str:
+        """Runs one of the Java programs against this broker and returns what it printed.
+
+        `properties` are further ones of the virtual machine, in which _ is a dot.
+        """
         command = self.install.java(
             program,
             *arguments,
             home=self.home,
             heap_mib=256,
-            properties={"rocketmq.namesrv.addr": self.name_server},
+            properties={
+                "rocketmq.namesrv.addr": self.name_server,
+                **{name.replace("_", "."): value for name, value in properties.items()},
+            },
             options=SHORT_LIVED,
         )
         done = completed(command)

@@ -190,21 +190,33 @@ async def expire(broker: RunningBroker, store: Path) -> None:
         await set_value(client, "fileReservedTime", 72)
 
 
-@pytest.fixture(scope="module")
-def cold(rocketmq: BrokerInstall, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cold]:
-    work = tmp_path_factory.mktemp("cold")
-    library, store, port = work / "lib", work / "store", free_port()
+def with_plugin(rocketmq: BrokerInstall, library: Path) -> BrokerInstall:
+    """RocketMQ's jars and ours, linked in a new directory."""
     library.mkdir()
     for jar in (*rocketmq.library.glob("*.jar"), built_plugin()):
         (library / jar.name).symlink_to(jar)
-    conf = {
+    return BrokerInstall(library)
+
+
+def plugged_in(port: int) -> dict[str, str]:
+    """Settings of a broker that has the plug-in and its server at a port."""
+    return {
         "messageStorePlugIn": "io.tieredstore.rocketmq.TieredStorePlugin",
         "tieredStoreServeAddress": f"127.0.0.1:{port}",
+    }
+
+
+@pytest.fixture(scope="module")
+def cold(rocketmq: BrokerInstall, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cold]:
+    work = tmp_path_factory.mktemp("cold")
+    store, port = work / "store", free_port()
+    conf = {
+        **plugged_in(port),
         "deleteWhen": EVERY_HOUR,
         "cleanResourceInterval": "1000",
         "timerWheelEnable": "true",  # without it, 5.5.0 fails to delete a topic
     }
-    with RunningBroker(BrokerInstall(library), work, store, conf) as broker:
+    with RunningBroker(with_plugin(rocketmq, work / "lib"), work, store, conf) as broker:
         ours = Tieredstore(broker.conf_path, work / "tier")
         serve = Serve(ours, work, port)
         before = asyncio.run(produce(broker))

@@ -1,23 +1,48 @@
 """A broker whose disk is lost starts again on the directory that `restore` writes from its tier."""
 
+import asyncio
+import re
 import shutil
+import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.http import free_port
 from tests.support.patience import HANGS_AFTER_S
 from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
-from tests.test_interop.client_view import read_all
+from tests.test_interop.client_view import by_queue, comparable, json_lines, read_all
 from tests.test_interop.test_follow_real_broker import (
     MESSAGES_A_RUN,
     PREFIX,
     SMALL_SEGMENTS,
     TOPICS,
     assert_tier_equals_client,
+    ends_of,
 )
-from tests.test_interop.tieredstore_process import Tieredstore
+from tests.test_interop.test_java_plugin import (
+    ENDS,
+    MESSAGES,
+    QUEUES,
+    TOPIC,
+    Serve,
+    connected,
+    plugged_in,
+    produce,
+    pulled,
+    send,
+    with_plugin,
+)
+from tests.test_interop.tieredstore_process import Tieredstore, stop
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
+
+
+def seen(client: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """What the client read, by queue."""
+    queues = by_queue(json_lines(client / "messages.jsonl"))
+    return {queue: [comparable(row) for row in rows] for queue, rows in queues.items()}
 
 
 def test_a_broker_goes_on_from_its_tier_after_the_loss_of_its_disk(
@@ -27,17 +52,65 @@ def test_a_broker_goes_on_from_its_tier_after_the_loss_of_its_disk(
     with RunningBroker(rocketmq, tmp_path, store, SMALL_SEGMENTS) as broker:
         ours = Tieredstore(broker.conf_path, tmp_path / "tier")
         broker.run("Produce", "1", PREFIX, "1")
+        before = seen(read_all(broker, tmp_path / "before", TOPICS))
         broker.broker.stop()
         ours.run("tier", str(store))
         shutil.rmtree(store)
         ours.run("restore", str(store))
         broker.broker.start()
-        broker.run("Produce", "2", PREFIX, "1")
-        client = read_all(broker, tmp_path / "client", TOPICS)
-        broker.broker.kill()
-        broker.broker.start()  # which dispatches the whole CommitLog again
-        again = read_all(broker, tmp_path / "again", TOPICS)
+        assert seen(read_all(broker, tmp_path / "restored", TOPICS)) == before
+        with ours.following(store, tmp_path / "follow.log") as follower:
+            broker.run("Produce", "2", PREFIX, "1")
+            client = read_all(broker, tmp_path / "client", TOPICS)
+            broker.broker.kill()
+            broker.broker.start()  # which dispatches the whole CommitLog again
+            again = read_all(broker, tmp_path / "again", TOPICS)
+            ours.wait_for(ends_of(client), follower)
+            assert stop(follower) == 0, (tmp_path / "follow.log").read_text()
     assert (client / "messages.jsonl").read_text() == (again / "messages.jsonl").read_text()
-    ours.run("tier", str(store))
+    after = seen(client)
+    assert {queue: after[queue][: len(rows)] for queue, rows in before.items()} == before
     assert_tier_equals_client(ours, client, 2 * MESSAGES_A_RUN)
     assert ours.rows("check") == []
+
+
+def test_a_consumer_reads_what_was_not_restored_through_the_plug_in(
+    rocketmq: BrokerInstall, tmp_path: Path
+) -> None:
+    store, port = tmp_path / "store", free_port()
+    conf = {
+        **plugged_in(port),
+        "tieredStoreExtentMaxSize": "65536",  # --since leaves whole extents out
+    }
+    with RunningBroker(with_plugin(rocketmq, tmp_path / "lib"), tmp_path, store, conf) as broker:
+        ours = Tieredstore(broker.conf_path, tmp_path / "tier")
+        before = asyncio.run(produce(broker))
+        group = ("CG_restored", TOPIC, "*", "concurrently", "1")
+        broker.broker.stop()
+        ours.run("tier", str(store))
+        shutil.rmtree(store)
+        (since_ms,) = struct.unpack_from(">q", before[0, MESSAGES // 2], 56)
+        rows = ours.rows("restore", str(store), "--since", str(since_ms))
+        firsts = [row["first"] for row in rows if row.get("topic") == TOPIC]
+        assert len(firsts) == QUEUES
+        assert all(MESSAGES // 3 < first <= MESSAGES // 2 for first in firsts)
+        broker.broker.start()
+        with Serve(ours, tmp_path, port).running():
+            found = broker.run("Consume", *group, str(len(before)), consume_first="true")
+            ways = re.findall(r"^(\d+) (\d+) (\d+)$", found, re.MULTILINE)
+            assert {(int(q), int(at)): int(n) for q, at, n in ways} == dict.fromkeys(before, 1)
+            assert asyncio.run(goes_on(broker)) == (before, [MESSAGES, MESSAGES])
+        with ours.following(store, tmp_path / "follow.log") as follower:
+            ours.wait_for({queue: end + 1 for queue, end in ENDS.items()}, follower)
+    found_rows = ours.messages(TOPIC)
+    for queue in range(QUEUES):
+        offsets = [row["queue_offset"] for row in found_rows[queue]]
+        assert offsets == list(range(MESSAGES + 1))
+    assert ours.rows("check") == []
+
+
+async def goes_on(broker: RunningBroker) -> tuple[dict[tuple[int, int], bytes], list[int]]:
+    """All messages that pulls from offset 0 on give, and the offsets of the next ones."""
+    async with connected(broker) as client:
+        found = await pulled(client)
+        return found, [await send(client, TOPIC, queue, b"new") for queue in range(QUEUES)]
