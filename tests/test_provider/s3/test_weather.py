@@ -2,14 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from provider.clock import SystemClock
+from provider.clock import Clock, SystemClock
 from provider.errors import AlreadyExists, Unavailable
 from provider.file_segments import FileSegments, Placement, SegmentSlice
 from provider.object.opening import open_object_store
@@ -20,8 +20,10 @@ from provider.ranges import ByteRange
 from provider.stores.packed_segments import PackedSegments
 from provider.stores.retrying import RetryingStore
 from provider.testing.file_segments_contract import PackedSegmentsContract
+from provider.testing.manual_clock import ManualClock
 from provider.testing.object_store_contract import ObjectStoreContract
 from tests.support.fault_proxy import ALL_WEATHERS, FaultProxy, WireFault
+from tests.support.patience import Patience, until
 from tests.support.seaweedfs import SeaweedFs
 from tests.support.settling_store import SettlingStore
 
@@ -43,11 +45,16 @@ def proxy(seaweed: SeaweedFs) -> Iterator[FaultProxy]:
 
 
 def store_behind(
-    proxy: FaultProxy, seaweed: SeaweedFs, options: ObjectOptions | None = None, **more: Any
+    proxy: FaultProxy,
+    seaweed: SeaweedFs,
+    options: ObjectOptions | None = None,
+    clock: Clock | None = None,
+    **more: Any,
 ) -> FsspecStore:
     """An empty store that is reached through the proxy."""
     storage = {**seaweed.storage, "endpoint": proxy.endpoint, "retry_s_min": 0.01, **more}
-    return open_object_store(f"s3://{BUCKET}/{uuid4().hex}", storage=storage, options=options)
+    url = f"s3://{BUCKET}/{uuid4().hex}"
+    return open_object_store(url, storage=storage, options=options, clock=clock)
 
 
 @pytest.fixture
@@ -155,15 +162,23 @@ async def test_what_may_be_repeated_is_repeated_by_the_client(
 async def test_a_call_that_hangs_never_holds_its_slot(
     proxy: FaultProxy, seaweed: SeaweedFs, kind: Any
 ) -> None:
-    store = store_behind(proxy, seaweed, ONE_AT_ONCE, quiet_s_max=60.0)
+    clock = ManualClock()
+    store = store_behind(proxy, seaweed, ONE_AT_ONCE, clock, quiet_s_max=60.0)
+
+    async def is_ended_by_its_deadline(hanging: Coroutine[Any, Any, object]) -> None:
+        struck = proxy.struck[kind]
+        task = asyncio.create_task(hanging)
+        await until(lambda: proxy.struck[kind] > struck, Patience("nothing is struck"))
+        await clock.advance(2 * QUIET_S)
+        with pytest.raises(Unavailable, match="does not answer in time"):
+            await task
+
     await store.create("a", [b"abc"])
     proxy.faults = [WireFault(kind, calls=(1,))]
-    with pytest.raises(Unavailable, match="does not answer in time"):
-        await store.read("a", ByteRange(0, 3))
+    await is_ended_by_its_deadline(store.read("a", ByteRange(0, 3)))
     assert bytes(await store.read("a", ByteRange(0, 3))) == b"abc"
     proxy.faults = [WireFault(kind, "PUT", calls=(1,))]
-    with pytest.raises(Unavailable, match="does not answer in time"):
-        await store.create("b", [b"x"])
+    await is_ended_by_its_deadline(store.create("b", [b"x"]))
     await store.create("c", [b"x"])
     await store.close()
 
