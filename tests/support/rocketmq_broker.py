@@ -267,6 +267,8 @@ class RunningBroker:
             "maxIndexNum": "2000",
             "osPageCacheBusyTimeOutMills": "5000",
             "timerWheelEnable": "false",
+            # requests that waited for a busy machine are answered, not refused after 200 ms
+            "brokerFastFailureEnable": "false",
             **self.conf,
             "brokerIP1": "127.0.0.1",
             "bindAddress": "127.0.0.1",
