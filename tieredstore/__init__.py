@@ -74,5 +74,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+    """The public names, loaded or not, without the modules below that are loaded."""
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

@@ -1,7 +1,7 @@
 """Messages as a program reads them: body decompressed, properties by name."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from ipaddress import IPv6Address
 from typing import Self
 
@@ -11,8 +11,6 @@ from container.record.layout import COMPRESSED
 from container.record.message import StoredMessage
 from container.record.properties import UNIQ_KEY
 from provider.object_store import Buffer
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -116,10 +114,12 @@ class Message:
     @property
     def stored_at(self) -> datetime | None:
         """Time at which the broker stored it, in UTC; None outside the years 1 to 9999."""
-        try:
-            return _EPOCH + timedelta(milliseconds=self.store_timestamp)
-        except OverflowError:
-            return None
+        return self.stored.stored_at
+
+    @property
+    def born_at(self) -> datetime | None:
+        """Time at which the producer created it, in UTC; None outside the years 1 to 9999."""
+        return self.stored.born_at
 
     @property
     def born_host(self) -> str:

@@ -18,13 +18,13 @@ import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import tieredstore
 from container.check.finding import Finding
 from container.record.message import StoredMessage
 from provider.errors import StoreError
 from tieredstore.follower import Follower
+from tieredstore.hot.options import HotWriteOptions, ReadLimits, RetentionOptions
 from tieredstore.message import Message
 from tieredstore.reader.arrow import RecordBatchReader, import_arrow
 from tieredstore.reader.cursor import Moment, OnDamage, OnGap, Wanted
@@ -99,13 +99,43 @@ def follow(
 def open_store(
     directory: str | os.PathLike[str],
     where: str | os.PathLike[str] | None = None,
-    **options: Any,  # noqa: ANN401 - those of `tieredstore.open_store`
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    level: Level | str | int | None = None,
+    conf: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+    hot: HotWriteOptions | None = None,
+    retention: RetentionOptions | None = None,
+    limits: ReadLimits | None = None,
+    take_over: bool = False,
+    new_tier: bool = False,
+    durable: bool = False,
 ) -> "SyncStore":
     """Open a message store with a tier, at once; arguments and errors as `tieredstore.open_store`.
 
+    An append returns before the disk has the message: a power failure may take the last 500 ms, a
+    crash of the process nothing. With `durable=True` it returns once the disk has it.
+
     Use it in a `with` block, or call `close`.
     """
-    return SyncStore(tieredstore.open_store(directory, where, **options))
+    return SyncStore(
+        tieredstore.open_store(
+            directory,
+            where,
+            cluster=cluster,
+            broker=broker,
+            level=level,
+            conf=conf,
+            settings=settings,
+            hot=hot,
+            retention=retention,
+            limits=limits,
+            take_over=take_over,
+            new_tier=new_tier,
+            durable=durable,
+        )
+    )
 
 
 class SyncTier(Threaded):

@@ -1,5 +1,6 @@
 """A stored message: the record of a CommitLog, hot or cold, as an object with fields."""
 
+from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import Any, Self
 
@@ -39,6 +40,7 @@ from container.record.properties import (
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = Struct(">q")
 _INT32 = Struct(">i")
 _int64_at = _INT64.unpack_from
@@ -175,6 +177,11 @@ class StoredMessage:
         return _int64_at(self._record, QUEUE_OFFSET_AT)[0]
 
     @property
+    def offset(self) -> int:
+        """Position of the message in its queue: `queue_offset`."""
+        return self.queue_offset
+
+    @property
     def physical_offset(self) -> int:
         """First byte of the record in its CommitLog. In a tier, the queue's CommitLog."""
         return _int64_at(self._record, PHYSICAL_OFFSET_AT)[0]
@@ -219,6 +226,16 @@ class StoredMessage:
     def store_timestamp(self) -> int:
         """Store time at the broker, Unix ms."""
         return _int64_at(self._record, self._shape.layout.store_timestamp)[0]
+
+    @property
+    def born_at(self) -> datetime | None:
+        """Creation time at the producer, in UTC; None outside the years 1 to 9999."""
+        return moment_of(self.born_timestamp)
+
+    @property
+    def stored_at(self) -> datetime | None:
+        """Store time at the broker, in UTC; None outside the years 1 to 9999."""
+        return moment_of(self.store_timestamp)
 
     @property
     def store_host(self) -> Host:
@@ -298,6 +315,16 @@ class StoredMessage:
         if not value:  # an empty value does not count, so an earlier pair of that name may
             return self.property_map.get(name, "")
         return value.decode("utf-8", "replace")
+
+
+def moment_of(timestamp_ms: int | None) -> datetime | None:
+    """A time in UTC; None without one, and outside the years 1 to 9999."""
+    if timestamp_ms is None:
+        return None
+    try:
+        return _EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return None
 
 
 def _begins_of(name: str) -> tuple[str, bytes, bytes]:

@@ -9,10 +9,12 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tieredstore
+from container.names.queue_id import QueueId
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
 from tests.support.patience import communicated
@@ -275,6 +277,36 @@ def test_a_call_of_a_store_takes_what_the_asynchronous_one_takes() -> None:
         taken = inspect.signature(getattr(sync.SyncStore, name)).parameters
         if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in taken.values()):
             assert set(inspect.signature(call).parameters) == set(taken), name
+
+
+@pytest.mark.parametrize("name", ["open", "follow", "open_store"])
+def test_opening_has_the_arguments_of_the_asynchronous_one(name: str) -> None:
+    theirs, ours = (inspect.signature(getattr(face, name)) for face in (tieredstore, sync))
+    assert ours.parameters.keys() == theirs.parameters.keys()
+    for parameter in ours.parameters.values():
+        assert parameter.default == theirs.parameters[parameter.name].default
+        assert parameter.annotation is not Any
+
+
+def test_a_durable_store_syncs_each_append(tmp_path: Path) -> None:
+    rarely = tieredstore.HotWriteOptions(flush_interval_s=3600)
+    rare = {"flushIntervalCommitLog": 3_600_000, "tieredStorageLevel": 0}
+
+    async def durable_end(where: str, **given: Any) -> int:
+        store = tieredstore.open_store(tmp_path / where, broker="b", settings=rare, **given)
+        assert isinstance(store, tieredstore.TieredMessageStore)
+        async with store:
+            await store.put_message(tieredstore.NewMessage("Orders", 0, b"body"))
+            log = store._local.log
+            return log.durable_offset(QueueId("Orders", 0))
+
+    assert asyncio.run(durable_end("lazy")) == 0
+    assert asyncio.run(durable_end("set", durable=True)) == 1
+    assert asyncio.run(durable_end("set with options", durable=True, hot=rarely)) == 1
+    for face in (tieredstore, sync):
+        first_paragraph = inspect.getdoc(face.open_store).split("\n\n")[1]
+        assert "power failure" in first_paragraph
+        assert "durable=True" in first_paragraph
 
 
 def test_a_store_has_every_call_of_the_asynchronous_one(tmp_path: Path) -> None:

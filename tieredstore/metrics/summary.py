@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Self
 
 from container.metadata.queue_table import QueueTable
 from container.metadata.records import MADE_AGAIN_REASON, TOPIC_DELETED_REASON, Gap, Queue
 from container.names.queue_id import QueueId, SegmentType
+from container.record.message import moment_of
 from dispatcher.ports import DELETED_REASON, HALTED, QueueState
 from dispatcher.statistics import QueueStatistics
 
@@ -138,6 +140,16 @@ class QueueSummary:
     """Smallest store timestamp, Unix ms; None without a message."""
     last_timestamp: int | None
     """Largest store timestamp, Unix ms."""
+
+    @property
+    def first_at(self) -> datetime | None:
+        """Smallest store timestamp, in UTC; None without a message."""
+        return moment_of(self.first_timestamp)
+
+    @property
+    def last_at(self) -> datetime | None:
+        """Largest store timestamp, in UTC."""
+        return moment_of(self.last_timestamp)
 
     @property
     def lost(self) -> int:

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from container.metadata.records import Gap, gaps_between
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, whole_number
 from container.names.rocketmq import INT64_MAX
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchedMessages, FetchResult, FetchStatus, Selection
@@ -85,6 +85,15 @@ def moment_ms(moment: Moment) -> int:
     if moment.tzinfo is None:
         raise ValueError(f"{moment.isoformat()} has no time zone: give one, such as datetime.UTC")
     return -((_EPOCH - moment) // timedelta(milliseconds=1))
+
+
+def whole_ms(name: str, moment: Moment) -> int:
+    """A time in Unix ms, where a number must be a whole one.
+
+    Raises:
+        ValueError: the datetime has no time zone, or the number another type; names the argument.
+    """
+    return moment_ms(moment) if isinstance(moment, datetime) else whole_number(name, moment)
 
 
 GROUP = "tieredstore"

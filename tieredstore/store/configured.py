@@ -114,8 +114,12 @@ def open_store(
     limits: ReadLimits | None = None,
     take_over: bool = False,
     new_tier: bool = False,
+    durable: bool = False,
 ) -> TieredMessageStore | PluggedStore:
     """A message store with a cold tier: `async with tieredstore.open_store("store", "tier", ...)`.
+
+    An append returns before the disk has the message: a power failure may take the last 500 ms, a
+    crash of the process nothing. With `durable=True` it returns once the disk has it.
 
     Entering the block reads nothing but what it opens: the hot log in `directory`, then the tier,
     with the errors of `TieredMessageStore.__aenter__`. Without a tier, use `LocalMessageStore`.
@@ -135,12 +139,17 @@ def open_store(
         limits: how much one read of the hot log returns; None: as configured.
         take_over: take the tier from an owner that lives, too.
         new_tier: use another tier than the store remembers, or begin an empty one.
+        durable: sync each append before it returns, many callers by one sync (SYNC_FLUSH, some
+            1 ms); False: as `hot` or `flushDiskType` says, ASYNC_FLUSH by default.
 
     Raises:
         ConfigError: a setting is wrong, or a plug-in fails.
         ValueError: there is no such level.
     """
     given = {"storePathRootDir": os.fspath(directory), **(settings or {})}
+    if durable:
+        given["flushDiskType"] = "SYNC_FLUSH"
+        hot = None if hot is None else replace(hot, flush="SYNC_FLUSH")
     context, layers = plan_store(
         replace(
             Config.named(where, cluster, broker, conf, given),

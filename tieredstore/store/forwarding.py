@@ -7,6 +7,7 @@ from typing import Self
 
 from container.record.message import StoredMessage
 from tieredstore.hot.encoding import Appended, NewMessage
+from tieredstore.reader.cursor import Moment
 from tieredstore.store.iteration import messages_of
 from tieredstore.store.protocol import (
     END_OF_TIME_MS,
@@ -118,7 +119,7 @@ class ForwardingMessageStore:
         self,
         topic: str,
         queue_id: int,
-        timestamp_ms: int,
+        timestamp_ms: Moment,
         boundary: Boundary = Boundary.LOWER,
         rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
@@ -139,8 +140,8 @@ class ForwardingMessageStore:
         key: str,
         *,
         messages_max: int = MESSAGES_MAX,
-        begin_ms: int = 0,
-        end_ms: int = END_OF_TIME_MS,
+        begin_ms: Moment = 0,
+        end_ms: Moment = END_OF_TIME_MS,
         newest_first: bool = True,
     ) -> QueryResult:
         """See `MessageStore.query_message`."""

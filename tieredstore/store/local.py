@@ -29,6 +29,7 @@ from tieredstore.hot.reading import Bounds, Picks
 from tieredstore.hot.retention import Trim
 from tieredstore.hot.trimming import HoldsBack
 from tieredstore.lifetime import running
+from tieredstore.reader.cursor import Moment, whole_ms
 from tieredstore.store.iteration import messages_of
 from tieredstore.store.key_scan import query_by_scan
 from tieredstore.store.protocol import MESSAGES_MAX, GetMessageResult
@@ -379,7 +380,7 @@ class LocalMessageStore:
         self,
         topic: str,
         queue_id: int,
-        timestamp_ms: int,
+        timestamp_ms: Moment,
         boundary: Boundary = Boundary.LOWER,
         rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
@@ -390,7 +391,7 @@ class LocalMessageStore:
         does not exist. A boundary or rules may be a text, such as "UPPER". Errors as `get_message`.
         """
         queue = named_queue(topic, queue_id)
-        moment_ms = whole_number("timestamp_ms", timestamp_ms)
+        moment_ms = whole_ms("timestamp_ms", timestamp_ms)
         return await self.log.offset_by_time(queue, moment_ms, Boundary(boundary), TimeRules(rules))
 
     async def earliest_message_time(self, topic: str, queue_id: int) -> int | None:
@@ -427,8 +428,8 @@ class LocalMessageStore:
         key: str,
         *,
         messages_max: int = MESSAGES_MAX,
-        begin_ms: int = 0,
-        end_ms: int = END_OF_TIME_MS,
+        begin_ms: Moment = 0,
+        end_ms: Moment = END_OF_TIME_MS,
         newest_first: bool = True,
     ) -> QueryResult:
         """Find messages by key (`KEYS`, `UNIQ_KEY`), stored in `[begin_ms, end_ms]`, each once.
@@ -443,8 +444,8 @@ class LocalMessageStore:
             topic,
             key,
             whole_number("messages_max", messages_max),
-            whole_number("begin_ms", begin_ms),
-            whole_number("end_ms", end_ms),
+            whole_ms("begin_ms", begin_ms),
+            whole_ms("end_ms", end_ms),
             newest_first,
         )
         if not key or query.messages_max < 1:

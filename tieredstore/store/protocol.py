@@ -14,6 +14,7 @@ from container.queue.time_index import Boundary, TimeRules
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
 from tieredstore.hot.encoding import Appended, NewMessage
+from tieredstore.reader.cursor import Moment
 
 MESSAGES_MAX = 32
 """Default number of messages that one read returns: the broker's own limit."""
@@ -37,8 +38,8 @@ class MessageStore(Protocol):
     """Store of messages in queues of topics: put, read, find, wait, delete.
 
     `async with` opens it with all stores that it wraps, and closes them in reverse order. Calls
-    before and after the block raise Closed. Times are Unix ms. Offsets count the messages of one
-    queue.
+    before and after the block raise Closed. A time is given as Unix ms, or as a
+    datetime with its time zone. Offsets count the messages of one queue.
     """
 
     async def __aenter__(self) -> Self:
@@ -90,7 +91,7 @@ class MessageStore(Protocol):
         self,
         topic: str,
         queue_id: int,
-        timestamp_ms: int,
+        timestamp_ms: Moment,
         boundary: Boundary = Boundary.LOWER,
         rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
@@ -111,8 +112,8 @@ class MessageStore(Protocol):
         key: str,
         *,
         messages_max: int = MESSAGES_MAX,
-        begin_ms: int = 0,
-        end_ms: int = END_OF_TIME_MS,
+        begin_ms: Moment = 0,
+        end_ms: Moment = END_OF_TIME_MS,
         newest_first: bool = True,
     ) -> QueryResult:
         """Return messages with a key (`KEYS`, `UNIQ_KEY`), stored within `[begin_ms, end_ms]`."""

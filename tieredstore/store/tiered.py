@@ -27,6 +27,7 @@ from tieredstore.config.effective import Config
 from tieredstore.hot.encoding import Appended, NewMessage
 from tieredstore.lifetime import running
 from tieredstore.metrics.reads import ReadMeter
+from tieredstore.reader.cursor import Moment, whole_ms
 from tieredstore.session.owner import PASSING, when_usable
 from tieredstore.session.places import directory_of, local_directory
 from tieredstore.store import topic_deletion
@@ -464,7 +465,7 @@ class TieredMessageStore:
         self,
         topic: str,
         queue_id: int,
-        timestamp_ms: int,
+        timestamp_ms: Moment,
         boundary: Boundary = Boundary.LOWER,
         rules: TimeRules = TimeRules.LOCAL,
     ) -> int:
@@ -475,7 +476,7 @@ class TieredMessageStore:
         """
         self._check_open()
         queue = named_queue(topic, queue_id)
-        moment_ms = whole_number("timestamp_ms", timestamp_ms)
+        moment_ms = whole_ms("timestamp_ms", timestamp_ms)
         return await self._reads.offset_by_time(
             queue, moment_ms, Boundary(boundary), TimeRules(rules)
         )
@@ -504,8 +505,8 @@ class TieredMessageStore:
         key: str,
         *,
         messages_max: int = MESSAGES_MAX,
-        begin_ms: int = 0,
-        end_ms: int = END_OF_TIME_MS,
+        begin_ms: Moment = 0,
+        end_ms: Moment = END_OF_TIME_MS,
         newest_first: bool = True,
     ) -> QueryResult:
         """Find messages by key (`KEYS`, `UNIQ_KEY`), stored in `[begin_ms, end_ms]`, each once.
@@ -523,8 +524,8 @@ class TieredMessageStore:
             topic,
             key,
             whole_number("messages_max", messages_max),
-            whole_number("begin_ms", begin_ms),
-            whole_number("end_ms", end_ms),
+            whole_ms("begin_ms", begin_ms),
+            whole_ms("end_ms", end_ms),
             newest_first,
         )
         return await self._reads.query(query)

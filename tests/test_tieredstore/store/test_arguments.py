@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from container.queue.time_index import Boundary, TimeRules
+from container.record.message import moment_of
 from provider.clock import SystemClock
 from tests.support.hot_store import new_message
 from tests.support.tiered_world import FrozenClock, TieredWorld
@@ -48,10 +49,23 @@ async def test_boundaries_and_rules_may_be_texts(
         await store.offset_by_time("Orders", 0, moment, "middle")
 
 
+async def test_a_time_may_be_a_datetime(store: Any) -> None:
+    stored_ms = await store.message_store_time("Orders", 0, 3)
+    for late_ms in (-1, 0, 1, 3_600_000):
+        moment = moment_of(stored_ms + late_ms)
+        found = await store.offset_by_time("Orders", 0, moment)
+        assert found == await store.offset_by_time("Orders", 0, stored_ms + late_ms)
+        keyed = await store.query_message("Orders", "key-3", end_ms=moment)
+        named = await store.query_message("Orders", "key-3", end_ms=stored_ms + late_ms)
+        assert keyed.messages == named.messages
+        assert all(one.stored_at <= moment and one.born_at for one in keyed.messages)
+
+
 @pytest.mark.parametrize(
     ("call", "arguments", "named", "sentence"),
     [
-        ("offset_by_time", ("Orders", 0, NOW), {}, "timestamp_ms is of type datetime, not int"),
+        ("offset_by_time", ("Orders", 0, NOW.replace(tzinfo=None)), {}, "has no time zone"),
+        ("offset_by_time", ("Orders", 0, "now"), {}, "timestamp_ms is of type str, not int"),
         ("offset_by_time", ("Orders", 0, 1.5), {}, "timestamp_ms is of type float, not int"),
         ("get_message", ("g", "Orders", True, 0), {}, "queue id is of type bool, not int"),
         ("get_message", ("g", "Orders", "0", 0), {}, "queue id is of type str, not int"),
@@ -74,7 +88,7 @@ async def test_boundaries_and_rules_may_be_texts(
         ("min_offset", ("Orders", True), {}, "queue id is of type bool"),
         ("max_offset", ("Orders", None), {}, "queue id is of type NoneType"),
         ("message_store_time", ("Orders", 0.5, 0), {}, "queue id is of type float"),
-        ("query_message", ("Orders", "k"), {"begin_ms": NOW}, "begin_ms is of type datetime"),
+        ("query_message", ("Orders", "k"), {"begin_ms": 0.5}, "begin_ms is of type float"),
         ("query_message", ("Orders", "k"), {"messages_max": "9"}, "messages_max is of type str"),
     ],
 )
