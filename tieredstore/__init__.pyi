@@ -40,6 +40,8 @@ from tieredstore.store.configured import open_store as open_store
 from tieredstore.store.tiered import TieredMessageStore as TieredMessageStore
 from tieredstore.store.local import LocalMessageStore as LocalMessageStore
 from tieredstore.store.protocol import MessageStore as MessageStore
+from tieredstore.store.by_topic import Placed as Placed
+from tieredstore.store.by_topic import Position as Position
 from tieredstore.store.levels import Level as Level
 from tieredstore.hot.encoding import NewMessage as NewMessage
 from tieredstore.hot.encoding import Appended as Appended

@@ -15,8 +15,7 @@ and `tieredstore.TieredMessageStore` document meaning, cost and errors of each c
 """
 
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tieredstore
@@ -29,13 +28,14 @@ from tieredstore.message import Message
 from tieredstore.reader.arrow import RecordBatchReader, import_arrow
 from tieredstore.reader.cursor import Moment, OnDamage, OnGap, Wanted
 from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.store.by_topic import Position, TopicCalls
 from tieredstore.store.levels import Level
 from tieredstore.store.plugins import PluggedStore
 from tieredstore.store.protocol import MessageStore
 from tieredstore.store.tiered import TieredMessageStore
 from tieredstore.threaded import Threaded, blocking
 
-__all__ = ["SyncFollower", "SyncStore", "SyncTier", "follow", "open", "open_store"]
+__all__ = ["SyncFollower", "SyncPosition", "SyncStore", "SyncTier", "follow", "open", "open_store"]
 
 
 def open(  # noqa: A001 - as `tieredstore.open`
@@ -198,10 +198,7 @@ class SyncTier(Threaded):
         """
         wanted = Wanted.of(offset, messages_max, tags, since, until, on_damage, on_gap)
 
-        def chunks() -> AsyncIterator[Iterable[Message]]:
-            return self._tier.chunks(topic, queue_id, wanted, by_time=by_time)
-
-        return chain.from_iterable(self._each(self._running.call(chunks)))
+        return self.each_of(lambda: self._tier.chunks(topic, queue_id, wanted, by_time=by_time))
 
     def to_arrow(
         self,
@@ -292,8 +289,52 @@ class SyncStore(Threaded):
     queue_ids = blocking(MessageStore.queue_ids)
     statistics = blocking(MessageStore.statistics)
 
+    append = blocking(TopicCalls.append)
+
+    def read(
+        self,
+        topic: str,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        tags: str | None = None,
+        follow: bool = False,
+    ) -> Iterator[Message]:
+        """Iterate over a topic; arguments and errors as `TieredMessageStore.read`."""
+        return self.each_of(
+            lambda: self._store.chunks(topic, since=since, until=until, tags=tags, follow=follow)
+        )
+
+    def position(self, group: str, topic: str) -> "SyncPosition":
+        """Position of a group of readers in a topic, which is kept; see `SyncPosition`."""
+        return SyncPosition(self, self._store.position(group, topic))
+
     def messages(
         self, group: str, topic: str, queue_id: int, start: int = 0
     ) -> Iterator[StoredMessage]:
         """Yield every message from `start` on, and new ones, until the loop is left."""
         return self._each(self._running.call(self._store.messages, group, topic, queue_id, start))
+
+
+class SyncPosition:
+    """Position of a group of readers in a topic: `tieredstore.Position` without `await`."""
+
+    def __init__(self, store: SyncStore, position: Position) -> None:
+        """See `SyncStore.position`."""
+        self._store = store
+        self._position = position
+
+    def __repr__(self) -> str:
+        return repr(self._position)
+
+    def offsets(self) -> dict[int, int]:
+        """Return the offset of the next message by queue; see `tieredstore.Position`."""
+        return self._store.run(self._position.offsets)
+
+    def messages(self, *, tags: str | None = None, follow: bool = False) -> Iterator[Message]:
+        """Iterate from the position on; see `tieredstore.Position`."""
+        return self._store.each_of(lambda: self._position.chunks(tags=tags, follow=follow))
+
+    def acknowledge(self, message: Message) -> None:
+        """Move the position past a message; see `tieredstore.Position`."""
+        self._store.run(lambda: self._position.acknowledge(message))

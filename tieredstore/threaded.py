@@ -3,9 +3,10 @@
 import os
 import warnings
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from functools import partial, wraps
+from itertools import chain
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -92,6 +93,14 @@ class Threaded:
     def call_method(self, name: str, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - see `blocking`
         """Call a method of the opened object in the thread, and wait for its result."""
         return self._running.call(partial(getattr(self._opened, name), *args, **kwargs))
+
+    def run(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Call a function in the thread, and wait for its result. Internal."""
+        return self._running.call(work)
+
+    def each_of(self, chunks: Callable[[], AsyncIterator[Iterable[ItemT]]]) -> Iterator[ItemT]:
+        """Yield the items of chunks, which are fetched on demand. Internal."""
+        return chain.from_iterable(self._each(self._running.call(chunks)))
 
     def _each(self, items: AsyncIterator[ItemT]) -> Iterator[ItemT]:
         """Yield the items of an asynchronous iterator, each on demand."""

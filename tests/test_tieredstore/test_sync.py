@@ -304,9 +304,22 @@ def test_a_durable_store_syncs_each_append(tmp_path: Path) -> None:
     assert asyncio.run(durable_end("set", durable=True)) == 1
     assert asyncio.run(durable_end("set with options", durable=True, hot=rarely)) == 1
     for face in (tieredstore, sync):
-        first_paragraph = inspect.getdoc(face.open_store).split("\n\n")[1]
+        first_paragraph = (inspect.getdoc(face.open_store) or "").split("\n\n")[1]
         assert "power failure" in first_paragraph
         assert "durable=True" in first_paragraph
+
+
+def test_a_topic_is_read_and_its_position_kept_without_await(tmp_path: Path) -> None:
+    with sync.open_store(tmp_path / "store", broker="b", level="DISABLE") as store:
+        for number in range(3):
+            assert store.append("Orders", str(number), tags="a").offset == number
+        assert [one.body for one in store.read("Orders")] == [b"0", b"1", b"2"]
+        position = store.position("mailer", "Orders")
+        first = next(position.messages(tags="a"))
+        position.acknowledge(first)
+        assert position.offsets() == {0: 1}
+        assert [one.body for one in position.messages()] == [b"1", b"2"]
+        assert next(store.read("Orders", follow=True)).body == b"0"
 
 
 def test_a_store_has_every_call_of_the_asynchronous_one(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ import orjson
 
 from container.names.queue_id import QueueId
 from provider.clock import Clock
-from tieredstore.serve.groups import Groups, Member, QueueKey
+from tieredstore.serve.groups import Groups, Member
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import READABLE, Naming
-from tieredstore.serve.offsets import ConsumerOffsets
 from tieredstore.serve.wire.frame import VERSION, RequestCode, ResponseCode
 from tieredstore.serve.wire.request import Answer, Peer, Processor, Refused, Request
+from tieredstore.session.consumer_offsets import ConsumerOffsets, QueueKey
 
 NO_RATE = "0.0 0.0 0.0"
 RATES = ("putTps", "getTransferedTps", "getTransferredTps", "getFoundTps", "getTotalTps")

@@ -6,10 +6,9 @@ from typing import Any
 import orjson
 
 from container.names.queue_id import QueueId
-from tieredstore.serve.groups import TAGS, Groups, QueueKey
+from tieredstore.serve.groups import TAGS, Groups
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Naming
-from tieredstore.serve.offsets import ConsumerOffsets
 from tieredstore.serve.options import NewGroups
 from tieredstore.serve.wire.frame import RequestCode, ResponseCode
 from tieredstore.serve.wire.request import (
@@ -22,6 +21,7 @@ from tieredstore.serve.wire.request import (
     objects_of,
     text_of,
 )
+from tieredstore.session.consumer_offsets import ConsumerOffsets, OffsetRefused, QueueKey
 
 
 def refuse_kind(kind: object) -> None:
@@ -152,4 +152,7 @@ class Grouping:
         """
         if offset < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the offset {offset} is negative")
-        self._offsets.put(QueueKey(group, *queue), offset)
+        try:
+            self._offsets.put(QueueKey(group, *queue), offset)
+        except OffsetRefused as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error

@@ -1,48 +1,29 @@
 """Consumer groups: members, subscriptions, and the locks of orderly consumers. No I/O."""
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from provider.clock import Clock
 from tieredstore.serve.wire.frame import ResponseCode
 from tieredstore.serve.wire.request import Peer, Refused, objects_of, text_of
+from tieredstore.session.consumer_offsets import (
+    GROUPS_MAX,
+    OffsetRefused,
+    QueueKey,
+    refuse_name,
+)
 
 LOGGER = logging.getLogger("tieredstore.serve")
 SILENT_S_MAX = 120.0
 """Seconds without a heartbeat after which a member has left, as in RocketMQ."""
 LOCK_S_MAX = 60.0
 """Seconds that a lock of a queue lives unless it is renewed, as in RocketMQ."""
-GROUPS_MAX = 10_000
-"""Groups that are known at once, over all clients."""
 GROUPS_OF_PEER_MAX = 1_000
 BROADCASTING = "BROADCASTING"
 TAGS = frozenset({None, "", "TAG"})
 """Types of a subscription that compare tags."""
-
-
-NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
-"""Name of a group, as a broker allows it."""
-
-
-def refuse_name(group: str) -> None:
-    """Refuse a name that no group of a broker can have.
-
-    Raises:
-        Refused: it has other characters, or is too long.
-    """
-    if not NAME.fullmatch(group):
-        raise Refused(ResponseCode.INVALID_PARAMETER, "the name of the group is not allowed")
-
-
-class QueueKey(NamedTuple):
-    """Queue of a group."""
-
-    group: str
-    topic: str
-    queue_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +112,10 @@ class Groups:
     def _join(self, group: str, member: Member) -> None:
         table = self._members.get(group)
         if table is None:
-            refuse_name(group)
+            try:
+                refuse_name(group)
+            except OffsetRefused as error:
+                raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
             if len(self._members) >= GROUPS_MAX:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"there are {GROUPS_MAX} groups already")
             table = self._members[group] = {}

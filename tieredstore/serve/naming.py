@@ -8,9 +8,9 @@ import orjson
 from container.names.queue_id import QueueId
 from tieredstore.serve.groups import Groups
 from tieredstore.serve.history import History
-from tieredstore.serve.offsets import ConsumerOffsets
 from tieredstore.serve.wire.frame import RequestCode, ResponseCode
 from tieredstore.serve.wire.request import Answer, Peer, Processor, Refused, Request
+from tieredstore.session.consumer_offsets import ConsumerOffsets
 
 READABLE = 4
 """Permission to read: producers then find no route."""

@@ -9,7 +9,7 @@ from typing import Self
 
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.serve.offsets import NAME
+from tieredstore.session.consumer_offsets import NAME
 from tieredstore.session.identity import state_directory
 from tieredstore.session.places import directory_of
 

@@ -19,12 +19,12 @@ from tieredstore.serve.groups import Groups
 from tieredstore.serve.held import TICK_S, HeldPull
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Identity, Naming
-from tieredstore.serve.offsets import ConsumerOffsets
 from tieredstore.serve.options import ServeOptions
 from tieredstore.serve.ranges import TierRanges
 from tieredstore.serve.wire.connection import Connection
 from tieredstore.serve.wire.frame import ONE_WAY, Command, RequestCode, ResponseCode
 from tieredstore.serve.wire.request import Answer, Outcome, Peer, Processor, Refused, Request
+from tieredstore.session.consumer_offsets import ConsumerOffsets
 
 LOGGER = logging.getLogger("tieredstore.serve")
 CONNECTIONS_MAX = 10_000

@@ -30,6 +30,7 @@ from tieredstore.hot.retention import Trim
 from tieredstore.hot.trimming import HoldsBack
 from tieredstore.lifetime import running
 from tieredstore.reader.cursor import Moment, whole_ms
+from tieredstore.store.by_topic import TopicCalls
 from tieredstore.store.iteration import messages_of
 from tieredstore.store.key_scan import query_by_scan
 from tieredstore.store.protocol import MESSAGES_MAX, GetMessageResult
@@ -185,7 +186,7 @@ TRIES = 3
 """Attempts of a read whose messages are deleted while it runs."""
 
 
-class LocalMessageStore:
+class LocalMessageStore(TopicCalls):
     """Store directory in RocketMQ's format as a `MessageStore`. Use it as `async with store:`.
 
     Files older than `retention` allows are deleted every `trim_interval_s` seconds. A store around

@@ -26,6 +26,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.keys import BROKER_PLUG_IN, OUR_PLUG_IN
 from tieredstore.config.sources import PLUG_IN_NOTE, ConfigError
 from tieredstore.lifetime import cause
+from tieredstore.store.by_topic import TopicCalls
 from tieredstore.store.cold_side import ColdSide
 from tieredstore.store.forwarding import ForwardingMessageStore
 from tieredstore.store.levels import Level
@@ -293,7 +294,7 @@ def _listed(missing: Sequence[str]) -> str:
     return f"{', '.join(missing[:MISSING_SAID_MAX])}{f' and {more} more' if more > 0 else ''}"
 
 
-class PluggedStore(ForwardingMessageStore):
+class PluggedStore(ForwardingMessageStore, TopicCalls):
     """Configured store.
 
     `MessageStore` calls go to the outermost plug-in, others to the tiered store. Entering the block
@@ -304,6 +305,7 @@ class PluggedStore(ForwardingMessageStore):
     def __init__(self, context: PluginContext, layers: StoreLayers) -> None:
         """Keep the layers. They are opened when the block is entered."""
         super().__init__(layers.outermost)
+        self.root = context.root
         self._context = context
         self._layers = layers
         self._tiered = tiering_of(context, layers)

@@ -31,6 +31,7 @@ from tieredstore.reader.cursor import Moment, whole_ms
 from tieredstore.session.owner import PASSING, when_usable
 from tieredstore.session.places import directory_of, local_directory
 from tieredstore.store import topic_deletion
+from tieredstore.store.by_topic import TopicCalls
 from tieredstore.store.cold_side import (
     ColdSide,
     OpenTier,
@@ -210,7 +211,7 @@ class TierKeeper:
                 opened.set_exception(error)
 
 
-class TieredMessageStore:
+class TieredMessageStore(TopicCalls):
     """`MessageStore` with unlimited history. Use it as `async with store:`.
 
     Messages go to the inner store, and from the hot log into the tier as soon as they are durable.
@@ -251,6 +252,7 @@ class TieredMessageStore:
         """
         self._inner = inner
         self._local = local
+        self.root = local.root
         self._config = config
         self._first_level = Level.of(config.level if level is None else level)
         self._clock = clock = clock or SystemClock()

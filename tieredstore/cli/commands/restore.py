@@ -22,8 +22,8 @@ from tieredstore.cli.reading import MOMENT, TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.metrics.summary import counted
 from tieredstore.offline import import_job
-from tieredstore.serve.offsets import Table, parse
 from tieredstore.serve.options import ServeOptions
+from tieredstore.session.consumer_offsets import Table, parse
 from tieredstore.session.reader import existing_tier
 
 if TYPE_CHECKING:

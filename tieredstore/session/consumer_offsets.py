@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
 
@@ -12,12 +12,13 @@ from provider.errors import Corrupt, NotFound, StoreError
 from provider.posix.files import posix_errors
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.log.files import replace_file
-from tieredstore.serve.groups import GROUPS_MAX, QueueKey, refuse_name
-from tieredstore.serve.wire.frame import ResponseCode
-from tieredstore.serve.wire.request import Refused
 
-LOGGER = logging.getLogger("tieredstore.serve")
+LOGGER = logging.getLogger("tieredstore.offsets")
 NAME = "consumerOffset.json"
+GROUPS_MAX = 10_000
+"""Groups that are known at once, over all clients."""
+GROUP_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
+"""Name of a group, as a broker allows it."""
 KEYS_MAX = 10 * GROUPS_MAX
 """Pairs of topic and group that have offsets."""
 SEPARATOR = "@"
@@ -27,6 +28,28 @@ have none of the characters around it."""
 
 Table = dict[str, dict[int, int]]
 """Offset by queue, by `topic@group`."""
+
+
+class OffsetRefused(ValueError):
+    """Offset that is not kept: the name of its group is not allowed, or there are too many."""
+
+
+class QueueKey(NamedTuple):
+    """Queue of a group."""
+
+    group: str
+    topic: str
+    queue_id: int
+
+
+def refuse_name(group: str) -> None:
+    """Refuse a name that no group of a broker can have.
+
+    Raises:
+        OffsetRefused: it has other characters, or is too long.
+    """
+    if not GROUP_NAME.fullmatch(group):
+        raise OffsetRefused("the name of the group is not allowed")
 
 
 class ConsumerOffsets:
@@ -88,14 +111,14 @@ class ConsumerOffsets:
         """Set the offset of a group.
 
         Raises:
-            Refused: too many groups have offsets.
+            OffsetRefused: too many groups have offsets, or the group's name is not allowed.
         """
         name = f"{key.topic}{SEPARATOR}{key.group}"
         row = self._table.get(name)
         if row is None:
             refuse_name(key.group)
             if len(self._table) >= KEYS_MAX:
-                raise Refused(ResponseCode.SYSTEM_ERROR, f"{KEYS_MAX} offsets of groups are kept")
+                raise OffsetRefused(f"{KEYS_MAX} offsets of groups are kept")
             row = self._table[name] = {}
             self._groups.add(key.group)
         before = row.get(key.queue_id)
