@@ -121,11 +121,15 @@ async def make_topic(client: RemotingClient, topic: str, queues: int) -> None:
 
 
 async def send(client: RemotingClient, topic: str, queue: int, body: bytes, **more: str) -> int:
-    """Sends a message; its offset."""
+    """Sends a message, again while the broker is busy; its offset."""
     properties = "".join(f"{name}\x01{value}\x02" for name, value in more.items())
+    patience = Patience("the broker is busy")
     fields = dict(zip("abcdefghijkm", ("P", topic, "TBW102", 4, queue, 0, 0, 0, properties, 0,
                                        False, False), strict=True))  # fmt: skip
-    answer = await client.ask(RequestCode.SEND_MESSAGE_V2, body, **fields)
+    while (
+        answer := await client.ask(RequestCode.SEND_MESSAGE_V2, body, **fields)
+    ).code == ResponseCode.SYSTEM_BUSY:
+        patience.look()
     assert answer.code == ResponseCode.SUCCESS, answer
     return int(answer.fields["queueOffset"])
 
