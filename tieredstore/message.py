@@ -1,7 +1,9 @@
 """Messages as a program reads them: body decompressed, properties by name."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from html import escape
 from ipaddress import IPv6Address
 from typing import Self
 
@@ -9,8 +11,11 @@ from container.record.body import decompress
 from container.record.header import Host
 from container.record.layout import COMPRESSED
 from container.record.message import StoredMessage
-from container.record.properties import UNIQ_KEY
+from container.record.properties import KEYS, TAGS, UNIQ_KEY
 from provider.object_store import Buffer
+
+BODY_SHOWN = 1000
+"""Bytes of a body that a notebook shows."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -53,6 +58,26 @@ class Message:
         return (
             f"<Message {self.topic}/{self.queue_id} {self.offset}:{about} {len(self.body)} bytes>"
         )
+
+    def _repr_html_(self) -> str:
+        """Table of the fields, for notebooks."""
+        body = self.body[:BODY_SHOWN]
+        try:
+            text = body.decode()
+        except UnicodeDecodeError as error:
+            is_cut = error.end >= BODY_SHOWN and len(self.body) > BODY_SHOWN
+            text = body[: error.start].decode() if is_cut else body.hex(" ")
+        rest = len(self.body) - BODY_SHOWN
+        fields = {
+            "queue": f"{self.topic}/{self.queue_id}",
+            "offset": self.offset,
+            "stored at": self.stored_at,
+            "tags": self.tags,
+            "keys": " ".join(self.keys),
+            "body": f"{text} ... {rest:,} bytes more" if rest > 0 else text,
+        }
+        named = {name: text for name, text in self.properties.items() if name not in {TAGS, KEYS}}
+        return html_table((), [*fields.items(), *sorted(named.items())])
 
     @property
     def topic(self) -> str:
@@ -135,6 +160,18 @@ class Message:
     def sys_flag(self) -> int:
         """RocketMQ's bits, without that of a compressed body, for `body` is not."""
         return self.stored.sys_flag & ~COMPRESSED if self.stored.body else self.stored.sys_flag
+
+
+def html_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Table in HTML with every text escaped."""
+
+    def line(cells: Iterable[object], tag: str) -> str:
+        texts = (escape("" if one is None else str(one)) for one in cells)
+        return f"<tr>{''.join(f'<{tag}>{text}</{tag}>' for text in texts)}</tr>"
+
+    titles = list(head)
+    top = f"<thead>{line(titles, 'th')}</thead>" if titles else ""
+    return f"<table>{top}<tbody>{''.join(line(row, 'td') for row in rows)}</tbody></table>"
 
 
 def host_text(host: Host) -> str:

@@ -146,6 +146,10 @@ class SyncTier(Threaded):
         self._tier = tier
         super().__init__(tier)
 
+    def _repr_html_(self) -> str:
+        """Table of the topics, for notebooks."""
+        return self._tier._repr_html_()  # pyright: ignore[reportPrivateUsage] - notebooks look for it
+
     @property
     def cluster(self) -> str:
         """The broker's cluster."""

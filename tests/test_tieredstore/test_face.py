@@ -16,6 +16,7 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, GoldenTree, expected, unpacked
 from tieredstore import sync
 from tieredstore.cli.message_printer import message_row
+from tieredstore.metrics.summary import QueueSummaries
 
 assert tieredstore.ReadableTier  # its imports read files, so they are not left to a running loop
 
@@ -81,6 +82,42 @@ def test_commands_that_read_load_no_arrow(command: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+# Notebooks.
+
+
+async def test_a_notebook_shows_tiers_queues_and_messages_as_tables(
+    tier: Path, tmp_path: Path
+) -> None:
+    opened = tieredstore.open(tier)
+    assert opened._repr_html_() == "<p>ReadableTier: not open</p>"
+    async with opened:
+        shown = opened._repr_html_()
+        assert "<td>G_Orders</td><td>4</td><td>2,400</td><td>0</td>" in shown
+        queues = opened.queues("G_Orders")
+        assert isinstance(queues, QueueSummaries)
+        assert "<td>G_Orders</td><td>3</td><td>600</td><td>0</td><td>600</td>" in (
+            queues._repr_html_()
+        )
+        many = QueueSummaries(queues * 100)
+        assert many._repr_html_().endswith("<p>200 queues more</p>")
+        async for message in opened.messages("G_Orders", 0, messages_max=1):
+            assert "<td>G_Orders/0</td>" in message._repr_html_()
+            assert "<td>order-0 user-0</td>" in message._repr_html_()
+
+
+def test_a_notebook_runs_nothing_that_a_message_holds() -> None:
+    def shown(body: bytes) -> str:
+        stored = tieredstore.StoredMessage.compose(
+            "T", 0, 0, body=body, properties=b"<b>\x01<i>\x02"
+        )
+        return tieredstore.Message(stored, body)._repr_html_()
+
+    assert "<td>&lt;script&gt;alert(1)&lt;/script&gt;</td>" in shown(b"<script>alert(1)</script>")
+    assert "<td>&lt;b&gt;</td><td>&lt;i&gt;</td>" in shown(b"")
+    assert "<td>ff 00</td>" in shown(b"\xff\0")
+    assert "... 3,999,000 bytes more" in shown("é".encode() * 2_000_000)
 
 
 # Opening.

@@ -12,6 +12,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.record.message import moment_of
 from dispatcher.ports import DELETED_REASON, HALTED, QueueState
 from dispatcher.statistics import QueueStatistics
+from tieredstore.message import html_table
 
 _PREVENTED_BY = {
     DELETED_REASON: (
@@ -22,6 +23,11 @@ _PREVENTED_BY = {
 }
 """Prevention of further gaps, by the reason of a gap."""
 TOPICS_LISTED_MAX = 8
+ROWS_SHOWN = 200
+"""Rows of a table in a notebook."""
+_SPAN = ("lost", "bytes", "first (UTC)", "last (UTC)")
+QUEUE_HEAD = ("topic", "queue", "messages", "first offset", "next offset", *_SPAN)
+TOPIC_HEAD = ("topic", "queues", "messages", *_SPAN)
 BROKEN = frozenset({QueueState.STOPPED, QueueState.DAMAGED})
 
 
@@ -168,6 +174,55 @@ class QueueSummary:
             log_bytes_of(queue),
             *time_range_of(queue),
         )
+
+
+class QueueSummaries(list[QueueSummary]):
+    """Summaries of queues, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                queue.topic,
+                queue.queue_id,
+                f"{queue.messages:,}",
+                queue.min_offset,
+                queue.max_offset,
+                f"{queue.lost:,}",
+                f"{queue.commit_log_bytes:,}",
+                _minute(queue.first_at),
+                _minute(queue.last_at),
+            )
+            for queue in self[:ROWS_SHOWN]
+        ]
+        return html_table(QUEUE_HEAD, rows) + _more(len(self), "queue")
+
+
+def topics_html(queues: Iterable[QueueSummary]) -> str:
+    """Table of the topics of these queues, for notebooks."""
+    topics: dict[str, list[QueueSummary]] = {}
+    for queue in queues:
+        topics.setdefault(queue.topic, []).append(queue)
+    rows = [
+        (
+            topic,
+            len(of),
+            f"{sum(queue.messages for queue in of):,}",
+            f"{sum(queue.lost for queue in of):,}",
+            f"{sum(queue.commit_log_bytes for queue in of):,}",
+            _minute(min(filter(None, (queue.first_at for queue in of)), default=None)),
+            _minute(max(filter(None, (queue.last_at for queue in of)), default=None)),
+        )
+        for topic, of in list(topics.items())[:ROWS_SHOWN]
+    ]
+    return html_table(TOPIC_HEAD, rows) + _more(len(topics), "topic")
+
+
+def _minute(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def _more(rows: int, noun: str) -> str:
+    return f"<p>{counted(rows - ROWS_SHOWN, noun)} more</p>" if rows > ROWS_SHOWN else ""
 
 
 def absence_text(topic: str, queue_id: int | None, queues: Collection[QueueId]) -> str:

@@ -15,6 +15,7 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -48,7 +49,7 @@ from provider.names import is_regular_file
 from provider.stores.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.message import Message
-from tieredstore.metrics.summary import QueueSummary, absence_text
+from tieredstore.metrics.summary import QueueSummaries, QueueSummary, absence_text, topics_html
 from tieredstore.reader.arrow import RecordBatch, Schema, import_arrow
 from tieredstore.reader.cursor import Moment, OnDamage, OnGap, QueueCursor, Wanted, moment_ms
 from tieredstore.reader.topic import by_store_time, one_by_one, queue_by_queue
@@ -247,6 +248,11 @@ class ReadableTier:
         queues = len(self._open.reader.state.queues)
         return f"<ReadableTier {self.cluster}/{self.broker}: {queues} queues>"
 
+    def _repr_html_(self) -> str:
+        """Table of the topics, for notebooks."""
+        title = escape(repr(self).strip("<>"))
+        return f"<p>{title}</p>" + ("" if self._open is None else topics_html(self.queues()))
+
     @property
     def cluster(self) -> str:
         """The broker's cluster."""
@@ -323,11 +329,11 @@ class ReadableTier:
         Raises:
             NotFound: the tier has no such topic; names the nearest.
         """
-        found = [
+        found = QueueSummaries(
             QueueSummary.of(queue)
             for name, queue in sorted(self.reader.state.queues.items())
             if topic in (None, name.topic)
-        ]
+        )
         if topic is not None and not found:
             raise self._absent(topic, None)
         return found
