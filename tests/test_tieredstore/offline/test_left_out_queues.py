@@ -66,9 +66,9 @@ def out_of_order(raw: bytes) -> bytes:
 
 
 def with_another_version(raw: bytes) -> bytes:
-    """Another tag, of which no checksum tells."""
-    assert raw.count(b"KEYS\x01B7\x02") == 1
-    return raw.replace(b"KEYS\x01B7\x02", b"KEYS\x01B8\x02")
+    """Another key of the last message, of which no checksum tells."""
+    assert raw.count(b"KEYS\x01B29\x02") == 1
+    return raw.replace(b"KEYS\x01B29\x02", b"KEYS\x01B28\x02")
 
 
 @asynccontextmanager

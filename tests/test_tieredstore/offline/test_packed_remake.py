@@ -18,6 +18,7 @@ from container.names.rocketmq import index_name
 from container.names.tier_objects import INDEX_PREFIX, IndexBase, SignName
 from container.record.layout import layout_of
 from container.record.unit import UNIT_BYTES
+from container.record.verification import walk_records
 from container.steps.options import UpkeepOptions
 from container.tier_reader import TierReader
 from provider.clock import SystemClock
@@ -264,6 +265,25 @@ async def test_of_two_copies_the_one_that_passes_its_checksums_counts(
     else:
         assert report.findings == []
         await is_sound(tier)
+
+
+async def test_damage_that_no_checksum_covers_cuts_no_older_log_off(tier: PackedTier) -> None:
+    """A newer copy of the log's beginning has a wrong time in its second record."""
+    objects = without_metadata(tier)
+    logs = [
+        objects[one.object_name][one.object_offset :][: one.length]
+        for one in await tier.extents(SegmentType.COMMIT_LOG)
+    ]
+    whole = max(logs, key=lambda raw: len(walk_records(raw).starts))
+    walk = walk_records(whole)
+    copy = bytearray(whole[: walk.starts[3]])
+    copy[int(walk.starts[1]) + layout_of(0).store_timestamp + 7] ^= 1
+    objects[str(PartName(9, "f" * 32))] = bytes(copy)
+    tier.put(objects)
+    report = await in_thread(lambda: remake(tier.config, OneProcess()))
+    assert report.messages == len(expected(ROCKETMQ_533, "messages"))
+    (one,) = report.findings
+    assert (one.finding, "newer owner" in one.detail) == ("copies-differ", True)
 
 
 def test_a_place_without_parts_is_one_sentence(tmp_path: Path) -> None:

@@ -166,6 +166,24 @@ def split_by_checksums(source: ByteSource, run: PartRun) -> Iterator[PartRun]:
             at, done = end, done + last - first
 
 
+def last_record(source: ByteSource, piece: LogPiece) -> int:
+    """Return the log position of the last record of a piece that begins with one. Reads it.
+
+    Raises:
+        Unavailable, Denied: as `ByteSource.read_into`.
+    """
+    window = LogWindow(source, [piece], piece.position, piece.end)
+    window.expect(piece.end)
+    at = last = piece.position
+    while at < piece.end:
+        starts, sizes, _ = _touching(window, at)
+        if not len(starts):
+            break
+        last = window.start + int(starts[-1])
+        at = last + int(sizes[-1])
+    return last
+
+
 def _part_of(
     run: PartRun, start: int, end: int, done: int, records: int, *, is_sound: bool
 ) -> PartRun:

@@ -54,7 +54,13 @@ from tieredstore.offline.jobs.metadata_records import (
     with_filler,
     with_known_gaps,
 )
-from tieredstore.offline.jobs.part_scan import PartRun, PartTask, part_item, split_by_checksums
+from tieredstore.offline.jobs.part_scan import (
+    PartRun,
+    PartTask,
+    last_record,
+    part_item,
+    split_by_checksums,
+)
 from tieredstore.offline.jobs.rebuild_job import INDEX, ObjectSink, RebuildReducer
 from tieredstore.offline.jobs.repair_plan import Progress
 from tieredstore.offline.jobs.report import RebuildReport
@@ -70,6 +76,7 @@ LEFT_BEHIND = "the metadata that named it are lost"
 """The reason in tombstones of objects that nothing refers to any more."""
 LEFT_OUT = "messages of a queue that was left out are in it"
 """The reason in tombstones that are never due: without one, the next owner would give it one."""
+UNKNOWN = "no checksum covers the bytes, and those of the newer owner are taken"
 NEVER_MS = INT64_MAX
 TOMBSTONES_AT_ONCE = 1_000
 PIECE_BYTES = 4 << 20
@@ -110,18 +117,30 @@ class RunsReducer:
         """
         runs = [PartRun(*row) for piece in pieces for row in orjson.loads(piece.payload)]
         with closing(source_of(self.place)) as source:
+            doubtful: list[tuple[int, str]] = []
             try:
-                found = _put_together(source, runs, path=target)
+                found = _put_together(source, runs, doubtful, path=target)
                 with_filler([run.piece for run in found], "", path=target)
                 said: dict[str, object] = {"runs": [tuple(run) for run in found]}
             except Corrupt as error:
                 said = {"fault": error.reason, "position": error.position}
+        said["doubtful"] = doubtful
         said["parts"] = sorted({run.object_name for run in runs})
         yield Piece(target, 0, orjson.dumps(said))
 
 
-def _put_together(source: ByteSource, runs: Sequence[PartRun], *, path: str) -> list[PartRun]:
+def _put_together(
+    source: ByteSource,
+    runs: Sequence[PartRun],
+    doubtful: list[tuple[int, str]],
+    *,
+    path: str,
+) -> list[PartRun]:
     """Put a log together. Where copies differ, the one that passes its checksums counts.
+
+    Two versions of a log differ up to the end of their overlap. Copies whose last record is equal
+    are of one version: position and reason are added to `doubtful`, for some bytes of a record
+    have no checksum.
 
     Raises:
         Unavailable, Denied: as `ByteSource.read_into`.
@@ -142,7 +161,19 @@ def _put_together(source: ByteSource, runs: Sequence[PartRun], *, path: str) -> 
     twice = overlapping(runs)
     split = [part for run in sorted(twice) for part in split_by_checksums(source, run)]
     once = [run for run in runs if run not in twice]
-    return put_together([*once, *split], are_same, path=path)
+
+    def are_of_one_version(one: LogPiece, other: LogPiece) -> bool:
+        if _are_same(source, one, other):
+            return True
+        at = last_record(source, one)
+        if at == one.position or not _are_same(source, one.after(at), other.after(at)):
+            return False
+        doubtful.append(
+            (one.position, f"copies in {one.object_name} and {other.object_name} differ: {UNKNOWN}")
+        )
+        return True
+
+    return put_together([*once, *split], are_of_one_version, path=path)
 
 
 def _are_same(source: ByteSource, one: LogPiece, other: LogPiece) -> bool:
@@ -285,6 +316,8 @@ def _logs(  # noqa: PLR0917 - one caller
         topic, _, number = piece.target.rpartition("/")
         queue = QueueId(topic, int(number))
         logs.parts[queue] = said["parts"]
+        doubtful = said["doubtful"]
+        logs.findings.extend(Finding("copies-differ", piece.target, *one) for one in doubtful)
         if "fault" in said:
             finding = Finding("queue-left-out", piece.target, said["position"], said["fault"])
             logs.findings.append(finding)

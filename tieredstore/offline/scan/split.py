@@ -51,6 +51,12 @@ class LogPiece(NamedTuple):
         """End in the log, exclusive."""
         return self.position + self.length
 
+    def after(self, position: int) -> "LogPiece":
+        """Return the rest from a log position on."""
+        shift = position - self.position
+        offset = self.object_offset + shift
+        return LogPiece(position, self.length - shift, self.object_name, offset)
+
 
 @dataclass(frozen=True, slots=True)
 class TierPlace:
