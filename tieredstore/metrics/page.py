@@ -3,15 +3,17 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from itertools import chain
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, TypeVar, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import (
     CollectorRegistry,
+    Metric,
     ProcessCollector,
     make_wsgi_app,  # pyright: ignore[reportUnknownVariableType] - its result has no type
 )
@@ -225,6 +227,27 @@ def labelled_metrics(config: Config, *parts: Collector | CollectorRegistry) -> C
     metrics = CollectorRegistry()
     metrics.register(LabelledMetrics((*parts, process), labels, medium=medium_of(config)))
     return metrics
+
+
+def merged(pages: Sequence[CollectorRegistry]) -> CollectorRegistry:
+    """Return a registry of the metrics of several, each family once."""
+    metrics = CollectorRegistry()
+    metrics.register(_Merged(pages))
+    return metrics
+
+
+class _Merged(Collector):
+    def __init__(self, pages: Sequence[CollectorRegistry]) -> None:
+        self._pages = pages
+
+    def collect(self) -> Iterator[Metric]:
+        """All families of one scrape."""
+        families: dict[str, Metric] = {}
+        for family in chain.from_iterable(one.collect() for one in self._pages):
+            known = families.setdefault(family.name, family)
+            if known is not family:
+                known.samples.extend(family.samples)
+        yield from families.values()
 
 
 def medium_of(config: Config) -> str:

@@ -1,7 +1,8 @@
 """Requests to a name server: routes of topics."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -31,11 +32,18 @@ class Identity:
 
 
 class Naming:
-    """Routes: this server is the only broker, and has every topic of the tier."""
+    """Routes: a topic is at each broker whose tier has it."""
 
     def __init__(
-        self, identity: Identity, history: History, groups: Groups, offsets: ConsumerOffsets
+        self,
+        identity: Identity,
+        history: History,
+        groups: Groups,
+        offsets: ConsumerOffsets,
+        together: "Sequence[Naming] | None" = None,
     ) -> None:
+        """`together`: all brokers that are served as one cluster; None: this one."""
+        self._together: Sequence[Naming] = (self,) if together is None else together
         self._identity = identity
         self._history = history
         self._groups = groups
@@ -62,12 +70,21 @@ class Naming:
             return int(group in self._groups or self._offsets.has_group(group))
         return found
 
+    def topics(self) -> set[str]:
+        """Return the topics of the tier, and those of groups."""
+        groups = self._offsets.groups().union(self._groups.names())
+        return {*self._history.topics(), *(f"{RETRY}{group}" for group in groups)}
+
     def queue(self, request: Request) -> QueueId:
         """Return the queue that a request names.
 
         Raises:
-            Refused: there is no such queue.
+            Refused: there is no such queue, or the request is for another broker.
         """
+        # Clients of 5.x name the broker; its address may be ours from before a restart.
+        if (meant := request.optional("bname")) and meant != self._identity.broker:
+            code = ResponseCode.SYSTEM_ERROR
+            raise Refused(code, f"the request is for {meant}, and this is {self._identity.broker}")
         topic, queue_id = request.text("topic"), request.number("queueId")
         count = self.queues(topic)
         if not count:
@@ -83,28 +100,35 @@ class Naming:
 
     def _route(self, request: Request, peer: Peer) -> Answer:
         del peer
-        topic, identity = request.text("topic"), self._identity
-        count = PROBED_QUEUES if topic == PROBED else self.queues(topic)
-        if not count:
+        topic = request.text("topic")
+        found = [(one, data) for one in self._together if (data := one.queue_data(topic))]
+        if not found:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {topic}",
             )
-        queues = {
-            "brokerName": identity.broker,
+        route: dict[str, object] = {
+            "brokerDatas": [one.broker_data() for one, _ in found],
+            "filterServerTable": {},
+            "queueDatas": [data for _, data in found],
+        }
+        return Answer(body=orjson.dumps(route))
+
+    def queue_data(self, topic: str) -> dict[str, Any] | None:
+        """Return this broker's queues of a topic as routes have them; None if it has none."""
+        count = PROBED_QUEUES if topic == PROBED else self.queues(topic)
+        if not count:
+            return None
+        return {
+            "brokerName": self._identity.broker,
             "perm": READABLE,
             "readQueueNums": count,
             "topicSysFlag": 0,
             "writeQueueNums": count,
         }
-        route: dict[str, object] = {
-            "brokerDatas": [self._broker()],
-            "filterServerTable": {},
-            "queueDatas": [queues],
-        }
-        return Answer(body=orjson.dumps(route))
 
-    def _broker(self) -> dict[str, object]:
+    def broker_data(self) -> dict[str, Any]:
+        """Return this broker as routes have it."""
         return {
             "brokerAddrs": {"0": self._identity.address},
             "brokerName": self._identity.broker,
@@ -114,17 +138,18 @@ class Naming:
 
     def _cluster(self, request: Request, peer: Peer) -> Answer:
         del request, peer
-        cluster, broker = self._identity.cluster, self._identity.broker
-        tables = {
-            "brokerAddrTable": {broker: self._broker()},
-            "clusterAddrTable": {cluster: [broker]},
+        brokers = [one.broker_data() for one in self._together]
+        tables: dict[str, dict[str, Any]] = {
+            "brokerAddrTable": {one["brokerName"]: one for one in brokers},
+            "clusterAddrTable": {},
         }
+        for one in brokers:
+            tables["clusterAddrTable"].setdefault(one["cluster"], []).append(one["brokerName"])
         return Answer(body=orjson.dumps(tables))
 
     def _topics(self, request: Request, peer: Peer) -> Answer:
         del request, peer
-        groups = self._offsets.groups().union(self._groups.names())
-        found = {*self._history.topics(), *(f"{RETRY}{group}" for group in groups)}
+        found = {topic for one in self._together for topic in one.topics()}
         return Answer(body=orjson.dumps({"topicList": sorted(found)}))
 
 

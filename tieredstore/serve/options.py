@@ -1,7 +1,8 @@
 """Options of the server, from the configuration."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from ipaddress import ip_address
 from pathlib import Path
@@ -79,6 +80,37 @@ class ServeOptions:
             new_groups=NewGroups(str(values["tieredStoreServeNewGroups"])),
             refresh_s=int(values["tieredStoreServeRefreshInterval"]) / 1000,
         )
+
+    @classmethod
+    def of_brokers(cls, configs: Sequence[Config]) -> list[Self]:
+        """Build the options for brokers that are served together, at a port after the other.
+
+        Raises:
+            ConfigError: as `of`, or the offsets of one broker alone are in the common directory.
+        """
+        if len(configs) == 1:
+            return [cls.of(configs[0])]
+        return [cls.of(config).numbered(n, config) for n, config in enumerate(configs)]
+
+    def numbered(self, number: int, config: Config) -> Self:
+        """Return the options of the broker with this number, counted from 0.
+
+        Raises:
+            ConfigError: as `of_brokers`.
+        """
+        path = self.offsets_path
+        if config.gives(STATE):
+            if path.exists():
+                raise ConfigError(
+                    f"{path} has the offsets of one broker, and several are to be served: move it "
+                    f"into the directory of its broker, such as {path.parent / config.broker}"
+                )
+            path = path.parent / config.broker / NAME
+        host, _, port = self.address.rpartition(":")
+        if self.address and not port.isdecimal():
+            raise ConfigError(f"tieredStoreServeAddress ({self.address}) names no port")
+        address = f"{host}:{int(port) + number}" if self.address else ""
+        return replace(self, port=self.port + number, address=address, offsets_path=path)
 
 
 def _state_path(config: Config) -> Path:

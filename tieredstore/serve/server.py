@@ -65,6 +65,7 @@ class Server:
         meter: ReadMeter,
         clock: Clock,
         tasks: asyncio.TaskGroup,
+        together: list[Naming],
     ) -> None:
         self.clock = clock
         self.history = history
@@ -82,7 +83,7 @@ class Server:
         self._unknown: set[int] = set()
         self._warned: dict[str, tuple[float, int]] = {}
         self._seen: tuple[int, int] | None = None
-        naming = Naming(identity, history, groups, offsets)
+        self.naming = naming = Naming(identity, history, groups, offsets, together)
         grouping = Grouping(
             naming,
             history,
@@ -290,9 +291,15 @@ def _refuse_write(request: Request, peer: Peer) -> Answer:
 
 @asynccontextmanager
 async def serving(
-    options: ServeOptions, tier: ReadableTier, meter: ReadMeter, clock: Clock
+    options: ServeOptions,
+    tier: ReadableTier,
+    meter: ReadMeter,
+    clock: Clock,
+    together: list[Naming] | None = None,
 ) -> AsyncGenerator[Server]:
     """Serve an open tier while the block runs.
+
+    `together` has the servers of other brokers of a cluster, which name each other in routes.
 
     Raises:
         ConfigError: the address cannot be listened at, or the file of offsets is damaged.
@@ -315,12 +322,21 @@ async def serving(
     identity = Identity(tier.cluster, tier.broker, options.address or f"{options.host}:{port}")
     history = History(tier, clock)
     block_failed: Exception | None = None
+    together = [] if together is None else together
     try:
         async with asyncio.TaskGroup() as tasks:
             server = Server(
-                options, history, offsets, identity, meter=meter, clock=clock, tasks=tasks
+                options,
+                history,
+                offsets,
+                identity,
+                meter=meter,
+                clock=clock,
+                tasks=tasks,
+                together=together,
             )
             servers.append(server)
+            together.append(server.naming)
             workers = [tasks.create_task(one()) for one in (server.refresh, server.upkeep)]
             try:
                 await listener.start_serving()
@@ -334,6 +350,7 @@ async def serving(
                 block_failed = error
             finally:
                 listener.close()
+                together.remove(server.naming)
                 server.end()
                 for worker in workers:
                     worker.cancel()

@@ -3,16 +3,30 @@
 import asyncio
 import signal
 import subprocess
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import pytest
+from prometheus_client import CollectorRegistry
 
+from provider.clock import SystemClock
 from tests.support.cli import COMMAND, run, settings
+from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.http import free_port, get
-from tests.support.patience import Patience, communicated, wait_until
+from tests.support.patience import Patience, communicated, ended, wait_until
 from tests.support.remoting_client import RemotingClient
-from tieredstore.serve.wire.frame import RequestCode, ResponseCode
+from tieredstore import open as open_tier
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.metrics.reads import ReadMeter
+from tieredstore.serve.naming import Naming
+from tieredstore.serve.options import ServeOptions
+from tieredstore.serve.server import Server, serving
+from tieredstore.serve.wire.frame import Command, RequestCode, ResponseCode
+from tieredstore.session.reader import existing_tiers
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +94,98 @@ def test_a_signal_saves_the_offsets_and_ends_with_0(tier: Path, tmp_path: Path) 
     assert "rocketmq_tiered_store_messages_out_total{" in page
     offsets = (tmp_path / "state/consumerOffset.json").read_text()
     assert '"offsetTable":{"G_Keys@G":{"0":3}}' in offsets
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tier of two brokers; `A` is a topic of both, `B` of the second one."""
+    directory = tmp_path_factory.mktemp("cluster")
+    for broker, topics in (("broker-a", "A"), ("broker-b", "AB")):
+        store = FakeBroker(directory / broker)
+        for topic in topics:
+            store.put_many(topic, 0, [f"{topic} of {broker}".encode()])
+        names = ("-D", "brokerClusterName=C", "-D", f"brokerName={broker}")
+        run(*names, "--tier", directory / "tier", "tier", store.directory)
+    return directory / "tier"
+
+
+async def test_brokers_are_served_as_one_cluster(cluster: Path, tmp_path: Path) -> None:
+    given = {"tieredStoreServePort": free_port(), "tieredStoreServeStatePath": tmp_path}
+    configs = existing_tiers(Config.named(cluster, None, None, None, given), ["*"])
+    options = [replace(one, port=0) for one in ServeOptions.of_brokers(configs)]
+    assert [one.offsets_path.parent.name for one in options] == ["broker-a", "broker-b"]
+    together: list[Naming] = []
+    async with AsyncExitStack() as stack:
+        servers: dict[str, Server] = {}
+        for config, one in zip(configs, options, strict=True):
+            tier = await stack.enter_async_context(open_tier(cluster, broker=config.broker))
+            meter = ReadMeter(CollectorRegistry(), SystemClock())
+            entered = serving(one, tier, meter, SystemClock(), together)
+            servers[config.broker] = await stack.enter_async_context(entered)
+        first = servers["broker-a"].address
+        async with await RemotingClient.connect(first) as client:
+            assert brokers_of(await client.ask(105, topic="A")) == {
+                name: server.address for name, server in servers.items()
+            }
+            assert brokers_of(await client.ask(105, topic="B")).keys() == {"broker-b"}
+            assert (await client.ask(105, topic="None")).code == ResponseCode.TOPIC_NOT_EXIST
+            table = orjson.loads((await client.ask(106)).body)
+            assert table["clusterAddrTable"] == {"C": ["broker-a", "broker-b"]}
+            assert orjson.loads((await client.ask(206)).body)["topicList"] == ["A", "B"]
+            wrong = await client.pull("A", 0, 0, bname="broker-b")
+            assert (wrong.code, wrong.remark) == (
+                ResponseCode.SYSTEM_ERROR,
+                "the request is for broker-b, and this is broker-a",
+            )
+        for name, server in servers.items():
+            async with await RemotingClient.connect(server.address) as client:
+                found = await client.pull("A", 0, 0, bname=name)
+                assert f"A of {name}".encode() in found.body
+
+
+def brokers_of(answer: Command) -> dict[str, str]:
+    route = orjson.loads(answer.body)
+    found = {one["brokerName"]: one["brokerAddrs"]["0"] for one in route["brokerDatas"]}
+    assert found.keys() == {one["brokerName"] for one in route["queueDatas"]}
+    return found
+
+
+def test_offsets_of_one_broker_are_not_taken_for_those_of_several(
+    cluster: Path, tmp_path: Path
+) -> None:
+    given = {"tieredStoreServeStatePath": tmp_path}
+    configs = existing_tiers(Config.named(cluster, None, None, None, given), ["*"])
+    (tmp_path / "consumerOffset.json").write_text("{}")
+    with pytest.raises(ConfigError, match="move it into the directory of its broker"):
+        ServeOptions.of_brokers(configs)
+    given = {"tieredStoreServeAddress": "10.0.0.7:9876", "tieredStoreServePort": 9876}
+    configs = existing_tiers(Config.named(cluster, None, None, None, given), ["*"])
+    options = ServeOptions.of_brokers(configs)
+    assert [(one.port, one.address) for one in options] == [
+        (9876, "10.0.0.7:9876"),
+        (9877, "10.0.0.7:9877"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_process_serves_the_brokers_that_fit(cluster: Path, tmp_path: Path) -> None:
+    port, pages = free_port(), free_port()
+    values = {
+        "tieredStoreServePort": port,
+        "tieredStoreMetricsPort": pages,
+        "tieredStoreServeStatePath": tmp_path / "state",
+    }
+    defines = [part for key, value in values.items() for part in ("-D", f"{key}={value}")]
+    with subprocess.Popen([*COMMAND, "serve", str(cluster), "--broker", "*", *defines]) as process:
+        try:
+            patience = Patience("it is not ready", pids=[process.pid])
+            wait_until(lambda: get(pages, "/readyz")[0] == 200, patience)
+            page = get(pages, "/metrics")[1]
+            process.send_signal(signal.SIGTERM)
+            assert ended(process) == 0
+        finally:
+            process.kill()
+    assert page.count("# TYPE tieredstore_serve_connections gauge") == 1
+    for broker in ("broker-a", "broker-b"):
+        assert f'tieredstore_serve_connections{{cluster="C",node_id="{broker}"}} 0.0' in page

@@ -3,6 +3,9 @@
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 
 import click
 from prometheus_client import CollectorRegistry
@@ -11,22 +14,33 @@ from provider.clock import SystemClock
 from tieredstore.cli.invocation import TIER_KEY, GivenPath, Invocation, pass_invocation
 from tieredstore.cli.signals import EndingSignals
 from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import keep_opened
-from tieredstore.metrics.page import LoopCalls, labelled_metrics, served_pages
+from tieredstore.metrics.page import LoopCalls, labelled_metrics, merged, served_pages
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.serve.metrics import ServeMetrics, ServeMoment
+from tieredstore.serve.naming import Naming
 from tieredstore.serve.options import ServeOptions
-from tieredstore.serve.server import serving
-from tieredstore.session.reader import existing_tier
+from tieredstore.serve.server import Server, serving
+from tieredstore.session.reader import existing_tier, existing_tiers
 
 LOGGER = logging.getLogger("tieredstore.cli")
 
 
 @click.command("serve")
 @click.argument("place", type=GivenPath(), required=False)
+@click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="PATTERN",
+    help="Serve this broker, or all that fit, as '*', as one cluster; repeatable.",
+)
 @pass_invocation
-def command(invocation: Invocation, place: str | os.PathLike[str] | None) -> int:
+def command(
+    invocation: Invocation, place: str | os.PathLike[str] | None, brokers: tuple[str, ...]
+) -> int:
     """Serve the messages of the tier in PLACE to RocketMQ clients, until a signal.
 
     PLACE is a directory or a URL; without it, that of --tier or of the configuration. Unmodified
@@ -34,6 +48,9 @@ def command(invocation: Invocation, place: str | os.PathLike[str] | None) -> int
     while that is down or gone. The tier is only read, and may be written meanwhile by `tier
     --follow`: what is published can be consumed within a second (tieredStoreServeRefreshInterval;
     ten seconds where the tier is in an object store).
+
+    Several brokers (--broker) are one cluster to clients. In the order of their names, each has a
+    port: tieredStoreServePort, the next one, and so on. Each of them is a name server for all.
 
     The offsets of consumer groups are kept in tieredStoreServeStatePath, in RocketMQ's own
     consumerOffset.json. A group without one begins at the first message. Producers are refused.
@@ -45,22 +62,39 @@ def command(invocation: Invocation, place: str | os.PathLike[str] | None) -> int
     """  # noqa: D301 - \b is click's mark of lines that stay
     if place is not None:
         invocation.defines = (*invocation.defines, f"{TIER_KEY}={os.fspath(place)}")
-    config = existing_tier(invocation.load_config())
-    asyncio.run(_serve(config, ServeOptions.of(config)))
+    given = invocation.load_config()
+    configs = existing_tiers(given, brokers) if brokers else [existing_tier(given)]
+    if len({one.cluster for one in configs}) > 1:
+        raise ConfigError("the brokers are of several clusters: name one by brokerClusterName")
+    asyncio.run(_serve(configs, ServeOptions.of_brokers(configs)))
     return 0
 
 
-async def _serve(config: Config, options: ServeOptions) -> None:
-    stop, clock, counted = asyncio.Event(), SystemClock(), CollectorRegistry()
+async def _serve(configs: Sequence[Config], options: Sequence[ServeOptions]) -> None:
+    stop, clock = asyncio.Event(), SystemClock()
     EndingSignals(stop.set)
-    async with (
-        ReadableTier(lambda: config) as tier,
-        serving(options, tier, ReadMeter(counted, clock), clock) as server,
-    ):
-        loop = LoopCalls(asyncio.get_running_loop())
-        metrics = ServeMetrics(lambda: loop.call(lambda: ServeMoment.of(server)))
-        registry = labelled_metrics(config, metrics, counted)
-        async with served_pages(config, server.unready_reason, registry):
+    together: list[Naming] = []
+    pages, servers = list[CollectorRegistry](), list[Server]()
+    loop = LoopCalls(asyncio.get_running_loop())
+    async with AsyncExitStack() as stack:
+        for config, option in zip(configs, options, strict=True):
+            counted = CollectorRegistry()
+            meter = ReadMeter(counted, clock)
+            tier = await stack.enter_async_context(ReadableTier(partial(_same, config)))
+            server = await stack.enter_async_context(serving(option, tier, meter, clock, together))
+            sample = partial(loop.call, partial(ServeMoment.of, server))
+            pages.append(labelled_metrics(config, ServeMetrics(sample), counted))
+            servers.append(server)
+        unready = partial(_unready_reason, servers)
+        async with served_pages(configs[0], unready, merged(pages)):
             keep_opened()
             await stop.wait()
     LOGGER.info("the server is stopped")
+
+
+def _same(config: Config) -> Config:
+    return config
+
+
+def _unready_reason(servers: Sequence[Server]) -> str:
+    return next(filter(None, (one.unready_reason() for one in servers)), "")
