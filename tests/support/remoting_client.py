@@ -1,6 +1,8 @@
 """A client of RocketMQ's remoting protocol: one connection, answers matched by their number."""
 
 import asyncio
+import ssl
+from base64 import b64encode
 from typing import Any, Self
 
 import orjson
@@ -15,6 +17,7 @@ from tieredstore.serve.wire.frame import (
     encode,
     frame_bytes,
 )
+from tieredstore.serve.wire.security import signature
 
 
 class RemotingClient:
@@ -24,12 +27,23 @@ class RemotingClient:
         self.reader, self.writer, self.kind = reader, writer, kind
         self.told: list[Command] = []
         """Requests of the server."""
+        self.account: tuple[str, str] | None = None
         self._opaque = 0
 
     @classmethod
-    async def connect(cls, address: str, kind: int = JSON) -> Self:
+    async def connect(
+        cls,
+        address: str,
+        kind: int = JSON,
+        *,
+        tls: ssl.SSLContext | None = None,
+        account: tuple[str, str] | None = None,
+    ) -> Self:
+        """A client by TLS, if given, that signs by an access key and its secret, if given."""
         host, port = address.rsplit(":", 1)
-        return cls(*await asyncio.open_connection(host, int(port)), kind)
+        one = cls(*await asyncio.open_connection(host, int(port), ssl=tls), kind)
+        one.account = account
+        return one
 
     async def __aenter__(self) -> Self:
         return self
@@ -46,6 +60,9 @@ class RemotingClient:
         texts = {name: str(value) for name, value in fields.items()}
         flag = ONE_WAY if one_way else 0
         request = Command(code, texts, raw, self._opaque, flag, self.kind)
+        if self.account is not None:
+            texts["AccessKey"], secret = self.account
+            texts["Signature"] = b64encode(signature(secret.encode(), request)).decode()
         self.writer.write(encode(request, len(raw)) + raw)
         return self._opaque
 

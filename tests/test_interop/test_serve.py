@@ -5,11 +5,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.certificates import made_certificates
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
 from tests.support.http import free_port, get
 from tests.support.patience import HANGS_AFTER_S, Patience, completed, ended, wait_until
@@ -65,9 +68,9 @@ class Served:
         return {(int(queue), int(offset)): int(times) for queue, offset, times in rows}
 
 
-@pytest.fixture(scope="module")
-def served(rocketmq: BrokerInstall, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    directory = tmp_path_factory.mktemp("served")
+@contextmanager
+def serving(rocketmq: BrokerInstall, directory: Path, **more: object) -> Iterator[Served]:
+    """`tieredstore serve` over a tier of the golden store."""
     tier, port, pages = directory / "tier", free_port(), free_port()
     ours = Tieredstore(ROCKETMQ_533.broker_conf, tier)
     ours.run("tier", str(unpacked(ROCKETMQ_533).store))
@@ -75,6 +78,7 @@ def served(rocketmq: BrokerInstall, tmp_path_factory: pytest.TempPathFactory) ->
         "tieredStoreServePort": port,
         "tieredStoreMetricsPort": pages,
         "tieredStoreServeStatePath": directory / "state",
+        **more,
     }
     defines = [part for key, value in values.items() for part in ("-D", f"{key}={value}")]
     home = directory / "home"
@@ -92,6 +96,12 @@ def served(rocketmq: BrokerInstall, tmp_path_factory: pytest.TempPathFactory) ->
             assert ended(process) == 0
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="module")
+def served(rocketmq: BrokerInstall, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(rocketmq, tmp_path_factory.mktemp("served")) as one:
+        yield one
 
 
 def places(topic: str, *tags: str) -> set[tuple[int, int]]:
@@ -135,6 +145,26 @@ def test_a_push_consumer_gets_the_tags_that_it_wants(served: Served) -> None:
     wanted = places("G_Orders", "TagA", "TagB")
     found = served.consume("CG_tags", "G_Orders", "TagA || TagB", len(wanted))
     assert found == dict.fromkeys(wanted, 1)
+
+
+def test_a_push_consumer_signs_its_requests_over_tls(
+    rocketmq: BrokerInstall, tmp_path: Path
+) -> None:
+    _, both = made_certificates(tmp_path)
+    accounts = tmp_path / "accounts.conf"
+    accounts.write_text("reader s3cret-of-reader\n")
+    values = {
+        "tieredStoreServeAccountsPath": accounts,
+        "tieredStoreServeTlsCertPath": both,
+        "tieredStoreServeTlsKeyPath": both,
+    }
+    signed = {"tls.enable": "true", "acl.access": "reader", "acl.secret": "s3cret-of-reader"}
+    wanted = places("G_Orders")
+    with serving(rocketmq, tmp_path, **values) as one:
+        for group, kind in (("CG_json", dict[str, str]()), ("CG_binary", BINARY)):
+            properties: dict[str, Any] = signed | kind
+            found = one.consume(group, "G_Orders", "*", len(wanted), **properties)
+            assert found == dict.fromkeys(wanted, 1)
 
 
 def test_two_orderly_consumers_share_the_queues(served: Served) -> None:

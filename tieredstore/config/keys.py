@@ -485,7 +485,7 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             Kind.TEXT,
             "127.0.0.1",
             "Address at which tieredStoreServePort is served; one that is not loopback needs "
-            "tieredStoreServeInsecure.",
+            "accounts, certificates of clients, or tieredStoreServeInsecure.",
         ),
         Key(
             "tieredStoreServeAddress",
@@ -499,9 +499,34 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             Kind.SWITCH,
             default=False,
             meaning=(
-                "True: every client that reaches tieredStoreServeHost may read all messages; there "
-                "are no accounts and no TLS."
+                "True: every client that reaches tieredStoreServeHost may read all messages, where "
+                "neither accounts nor certificates of clients are configured."
             ),
+        ),
+        Key(
+            "tieredStoreServeAccountsPath",
+            Kind.PATH,
+            "",
+            "File with an access key and its secret in each line; requests must be signed by one "
+            "(RocketMQ's ACL). Empty: no accounts.",
+        ),
+        Key(
+            "tieredStoreServeTlsCertPath",
+            Kind.PATH,
+            "",
+            "The server's certificate chain (PEM); clients then need TLS. Empty: no TLS.",
+        ),
+        Key(
+            "tieredStoreServeTlsKeyPath",
+            Kind.PATH,
+            "",
+            "Key of tieredStoreServeTlsCertPath (PEM, without a password).",
+        ),
+        Key(
+            "tieredStoreServeTlsTrustCertPath",
+            Kind.PATH,
+            "",
+            "Authorities (PEM) of the certificates that clients must have. Empty: they need none.",
         ),
         Key(
             "tieredStoreServeStatePath",

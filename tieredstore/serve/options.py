@@ -1,7 +1,7 @@
 """Options of the server, from the configuration."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from ipaddress import ip_address
@@ -10,6 +10,7 @@ from typing import Self
 
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.serve.wire.security import Tls
 from tieredstore.session.consumer_offsets import NAME
 from tieredstore.session.identity import state_directory
 from tieredstore.session.places import directory_of
@@ -23,6 +24,12 @@ PORT, HOST, INSECURE, STATE = (
     "tieredStoreServeHost",
     "tieredStoreServeInsecure",
     "tieredStoreServeStatePath",
+)
+ACCOUNTS, CERTIFICATES, KEY, AUTHORITIES = (
+    "tieredStoreServeAccountsPath",
+    "tieredStoreServeTlsCertPath",
+    "tieredStoreServeTlsKeyPath",
+    "tieredStoreServeTlsTrustCertPath",
 )
 
 
@@ -48,6 +55,9 @@ class ServeOptions:
     """The followed broker's own `consumerOffset.json`."""
     new_groups: NewGroups
     refresh_s: float
+    accounts_path: Path | None = None
+    """Accounts that sign requests; None: every request is served."""
+    tls: Tls | None = None
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -59,10 +69,15 @@ class ServeOptions:
         """
         values = {name: setting.value for name, setting in config.settings.items()}
         host = str(values[HOST])
-        if not values[INSECURE] and not _is_loopback(host):
+        accounts, tls = _path(values[ACCOUNTS]), _tls_of(values)
+        is_guarded = accounts is not None or (
+            tls is not None and tls.client_authorities is not None
+        )
+        if not (values[INSECURE] or is_guarded or _is_loopback(host)):
             raise ConfigError(
                 f"{HOST} ({host}) is no loopback address, and every client that reaches it could "
-                f"read all messages: say {INSECURE}=true if only trusted clients do"
+                f"read all messages: set {ACCOUNTS}, or say {INSECURE}=true if only trusted "
+                f"clients do"
             )
         address = str(values["tieredStoreServeAddress"])
         if not address and host in EVERYWHERE:
@@ -79,6 +94,8 @@ class ServeOptions:
             seed_path=seed,
             new_groups=NewGroups(str(values["tieredStoreServeNewGroups"])),
             refresh_s=int(values["tieredStoreServeRefreshInterval"]) / 1000,
+            accounts_path=accounts,
+            tls=tls,
         )
 
     @classmethod
@@ -110,7 +127,29 @@ class ServeOptions:
         if self.address and not port.isdecimal():
             raise ConfigError(f"tieredStoreServeAddress ({self.address}) names no port")
         address = f"{host}:{int(port) + number}" if self.address else ""
-        return replace(self, port=self.port + number, address=address, offsets_path=path)
+        # The store of the configuration is that of one broker, and its offsets are of no other.
+        return replace(
+            self,
+            port=self.port + number,
+            address=address,
+            offsets_path=path,
+            seed_path=None,
+        )
+
+
+def _path(value: object) -> Path | None:
+    return Path(str(value)) if value else None
+
+
+def _tls_of(values: Mapping[str, object]) -> Tls | None:
+    certificates, key, authorities = (
+        _path(values[one]) for one in (CERTIFICATES, KEY, AUTHORITIES)
+    )
+    if certificates is None and key is None and authorities is None:
+        return None
+    if certificates is None or key is None:
+        raise ConfigError(f"TLS needs both {CERTIFICATES} and {KEY}")
+    return Tls(certificates, key, authorities)
 
 
 def _state_path(config: Config) -> Path:

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from ssl import SSLContext
 
 from provider.clock import Clock, give_way
 from provider.errors import StoreError
@@ -24,6 +25,7 @@ from tieredstore.serve.ranges import TierRanges
 from tieredstore.serve.wire.connection import Connection
 from tieredstore.serve.wire.frame import ONE_WAY, Command, RequestCode, ResponseCode
 from tieredstore.serve.wire.request import Answer, Outcome, Peer, Processor, Refused, Request
+from tieredstore.serve.wire.security import Accounts
 from tieredstore.session.consumer_offsets import ConsumerOffsets
 
 LOGGER = logging.getLogger("tieredstore.serve")
@@ -32,6 +34,7 @@ UNSENT_BYTES_MAX = 256 << 20
 """Bytes of answers that clients have not read, over all, above which pulls are refused."""
 UNREAD_BYTES_MAX = 256 << 20
 """Bytes of requests that are not complete, over all."""
+HANDSHAKE_S_MAX = 10.0
 SAVE_S = 5.0
 UPKEEP_S = 1.0
 WARN_S = 60.0
@@ -66,8 +69,10 @@ class Server:
         clock: Clock,
         tasks: asyncio.TaskGroup,
         together: list[Naming],
+        accounts: Accounts | None,
     ) -> None:
         self.clock = clock
+        self._accounts = accounts
         self.history = history
         self.offsets = offsets
         self.groups = groups = Groups(clock, _notify)
@@ -155,6 +160,8 @@ class Server:
     def call(self, request: Request, connection: Connection) -> Outcome:
         """Call the processor of a request. Raises as that, and `Refused`."""
         code = request.command.code
+        if self._accounts is not None:
+            self._verify(self._accounts, request.command, connection)
         processor = self._processors.get(code)
         if processor is None:
             raise Refused(
@@ -163,6 +170,14 @@ class Server:
         if code in PULLS:
             self._refuse_if_behind()
         return processor(request, connection)
+
+    def _verify(self, accounts: Accounts, command: Command, connection: Connection) -> None:
+        try:
+            accounts.verify(command)
+        except Refused as error:
+            self.warn("accounts", f"{connection.address} is refused: {error}")
+            connection.refused()
+            raise
 
     def _refuse_if_behind(self) -> None:
         if self._unsent > UNSENT_BYTES_MAX:
@@ -289,6 +304,36 @@ def _refuse_write(request: Request, peer: Peer) -> Answer:
     raise Refused(ResponseCode.NO_PERMISSION, "this server has the history of a tier, read-only")
 
 
+def _security_of(options: ServeOptions) -> tuple[Accounts | None, SSLContext | None]:
+    path, tls = options.accounts_path, options.tls
+    return path and Accounts.read(path), tls and tls.context()
+
+
+async def _listening(
+    options: ServeOptions, tls: SSLContext | None, connection: Callable[[], Connection]
+) -> asyncio.Server:
+    """Bind the address, where no client is accepted yet.
+
+    Raises:
+        ConfigError: the address cannot be listened at.
+    """
+    try:
+        return await asyncio.get_running_loop().create_server(
+            connection,
+            options.host,
+            options.port,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_S_MAX,
+            start_serving=False,
+        )
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(
+            f"clients cannot be served at {options.host} port {options.port} "
+            f"(tieredStoreServeHost, tieredStoreServePort): {reason}"
+        ) from error
+
+
 @asynccontextmanager
 async def serving(
     options: ServeOptions,
@@ -302,22 +347,14 @@ async def serving(
     `together` has the servers of other brokers of a cluster, which name each other in routes.
 
     Raises:
-        ConfigError: the address cannot be listened at, or the file of offsets is damaged.
+        ConfigError: the address cannot be listened at, or the file of offsets, of accounts or of
+            TLS is damaged.
         Unavailable, Denied: the offsets cannot be read, or saved at the end.
     """
     offsets = await asyncio.to_thread(ConsumerOffsets.load, options.offsets_path, options.seed_path)
-    loop = asyncio.get_running_loop()
+    accounts, tls = await asyncio.to_thread(_security_of, options)
     servers: list[Server] = []
-    try:
-        listener = await loop.create_server(
-            lambda: Connection(servers[0]), options.host, options.port, start_serving=False
-        )
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise ConfigError(
-            f"clients cannot be served at {options.host} port {options.port} "
-            f"(tieredStoreServeHost, tieredStoreServePort): {reason}"
-        ) from error
+    listener = await _listening(options, tls, lambda: Connection(servers[0]))
     port = listener.sockets[0].getsockname()[1]
     identity = Identity(tier.cluster, tier.broker, options.address or f"{options.host}:{port}")
     history = History(tier, clock)
@@ -334,6 +371,7 @@ async def serving(
                 clock=clock,
                 tasks=tasks,
                 together=together,
+                accounts=accounts,
             )
             servers.append(server)
             together.append(server.naming)

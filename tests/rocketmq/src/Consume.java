@@ -5,25 +5,30 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * Consumes a topic with official push consumers until MESSAGES places have come, and no message for a while. Arguments:
  * GROUP TOPIC TAGS concurrently|orderly CONSUMERS MESSAGES. Prints a line for each message, in the order of queue and offset: queue id, queue
  * offset, and how often it came; then "disorder N", the messages that an orderly consumer got out of order. The name
  * server comes from the system property rocketmq.namesrv.addr. With consume.first=true a new group begins at the first
- * offset, and consume.pull.interval.ms is the pause after a pull. Everything else is the client's default.
+ * offset, consume.pull.interval.ms is the pause after a pull, and with acl.access and acl.secret requests are signed. Everything else is the client's default.
  */
 public class Consume {
   private static final long IDLE_MS = 5000;
   private static final boolean FIRST = Boolean.getBoolean("consume.first");
   private static final long PULL_INTERVAL_MS = Long.getLong("consume.pull.interval.ms", 0);
+  private static final String ACCESS = System.getProperty("acl.access");
   private static final Map<Long, AtomicInteger> seen = new ConcurrentHashMap<>();
   private static final Map<Integer, Long> last = new ConcurrentHashMap<>();
   private static final AtomicInteger disorder = new AtomicInteger();
@@ -40,11 +45,17 @@ public class Consume {
     }
   }
 
+  private static RPCHook signing() {
+    return new AclClientRPCHook(new SessionCredentials(ACCESS, System.getProperty("acl.secret")));
+  }
+
   private static void run(String group, String topic, String tags, boolean orderly, int count, int messages)
       throws Exception {
     List<DefaultMQPushConsumer> consumers = new ArrayList<>();
     for (int i = 0; i < count; i++) {
-      DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+      DefaultMQPushConsumer consumer = ACCESS == null
+          ? new DefaultMQPushConsumer(group)
+          : new DefaultMQPushConsumer(group, signing(), new AllocateMessageQueueAveragely());
       consumer.setInstanceName("consumer-" + i);
       consumer.subscribe(topic, tags);
       if (FIRST) {

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,10 +13,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.certificates import made_certificates
 from tests.support.cli import COMMAND, complaints
 from tests.support.connect_proxy import connect_proxy
 from tests.support.fake_broker import FakeBroker
-from tests.support.lacking import lacks
 from tests.support.odd_s3 import OddS3, Refusal
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
@@ -272,33 +271,12 @@ def test_a_profile_is_read_where_the_environment_has_no_key(
         assert len(server.seen) == before, "nothing was sent"
 
 
-def _made_certificates(directory: Path) -> tuple[Path, Path]:
-    """The file of an authority, and one of a server's certificate with its key."""
-    if shutil.which("openssl") is None:
-        lacks("Certificates are made by the command openssl.")
-
-    def openssl(*words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
-
-    key = ["-newkey", "rsa:2048", "-nodes"]
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=Our CA")
-    openssl("req", *key, "-keyout", "s.key", "-out", "s.csr", "-subj", "/CN=127.0.0.1")
-    (directory / "x").write_text(
-        "subjectAltName=IP:127.0.0.1,DNS:s3.example.test\nbasicConstraints=CA:FALSE\n"
-    )
-    signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "x"]
-    openssl("x509", "-req", "-in", "s.csr", *signing, "-days", "30", "-out", "s.pem")
-    both = directory / "both.pem"
-    both.write_text((directory / "s.pem").read_text() + (directory / "s.key").read_text())
-    return directory / "ca.pem", both
-
-
 @pytest.mark.process
 @pytest.mark.slow
 def test_certificates_of_an_authority_of_ones_own(
     reach: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    authority, certificate = _made_certificates(tmp_path)
+    authority, certificate = made_certificates(tmp_path)
     with reach(certificate=certificate):
         for words in (["topics"], [*NAMED, "tier", store]):
             said = sentence(invoke(*TIER, *words), 2)
@@ -320,7 +298,7 @@ def test_certificates_of_an_authority_of_ones_own(
 def test_a_proxy_tunnels_tls_to_the_service(
     reach: Any, store: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    authority, certificate = _made_certificates(tmp_path)
+    authority, certificate = made_certificates(tmp_path)
     monkeypatch.setenv("AWS_CA_BUNDLE", str(authority))
     for one in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "NO_PROXY", "no_proxy"):
         monkeypatch.delenv(one, raising=False)

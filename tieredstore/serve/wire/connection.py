@@ -23,6 +23,8 @@ SILENT_S_MAX = 120.0
 """Seconds after which a client is dropped that says nothing and waits for nothing."""
 UNREAD_S_MAX = 60.0
 """Seconds after which a client is dropped that reads none of its answers."""
+REFUSED_MAX = 10
+"""Requests without a valid signature after which a client is dropped."""
 
 
 class Service(Protocol):
@@ -88,6 +90,7 @@ class Connection(asyncio.Protocol):
         self._unsent = 0
         self._written = 0
         self._sent = 0
+        self._refused = 0
         self._moved_s = self._heard_s = service.clock.monotonic_s()
         self.address = ""
         self.is_closed = False
@@ -250,6 +253,12 @@ class Connection(asyncio.Protocol):
         if not is_waiting and now_s - self._heard_s > SILENT_S_MAX:
             LOGGER.info("%s is disconnected: it is silent", self.address)
             self.close()
+
+    def refused(self) -> None:
+        """Count a request that no account signed; drop the client after too many."""
+        self._refused += 1
+        if self._refused == REFUSED_MAX:
+            asyncio.get_running_loop().call_soon(self.close)
 
     def close(self) -> None:
         """Close the connection after the answers that are written."""
