@@ -11,8 +11,11 @@ from tieredstore.serve.history import History
 from tieredstore.serve.naming import READABLE, Naming
 from tieredstore.serve.wire.frame import VERSION, RequestCode, ResponseCode
 from tieredstore.serve.wire.request import Answer, Peer, Processor, Refused, Request
+from tieredstore.serve.wire.tables import by_queue
 from tieredstore.session.consumer_offsets import ConsumerOffsets, QueueKey
 
+NO_VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+"""Version of tables that are not kept."""
 NO_RATE = "0.0 0.0 0.0"
 RATES = ("putTps", "getTransferedTps", "getTransferredTps", "getFoundTps", "getTotalTps")
 ZEROS = (
@@ -64,6 +67,17 @@ class Administering:
             RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime,
             RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_config,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
+            RequestCode.GET_BROKER_CONFIG: self._broker_config,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system_topics,
+            RequestCode.VIEW_BROKER_STATS_DATA: self._unknown_statistics,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producers,
+            RequestCode.GET_BROKER_CONSUME_STATS: self._all_stats,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
             RequestCode.GET_CONSUME_STATS: self._consume_stats,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._connections,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
@@ -85,59 +99,79 @@ class Administering:
         }
         return Answer(body=orjson.dumps({"table": table}))
 
-    def _queues_of(self, topic: str) -> list[QueueId]:
-        count = self._naming.queues(topic)
-        if not count:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
-        return [QueueId(topic, number) for number in range(count)]
-
     async def _topic_stats(self, request: Request, peer: Peer) -> Answer:
         del peer
         rows: list[tuple[QueueId, dict[str, int]]] = []
-        for queue in self._queues_of(request.text("topic")):
+        for queue in self._naming.queues_of(request.text("topic")):
             low, high = self._history.bounds(queue)
-            newest = await self._time_before(queue, high)
+            newest = await self._history.time_before(queue, high)
             row = {"lastUpdateTimestamp": newest, "maxOffset": high, "minOffset": low}
             rows.append((queue, row))
-        return Answer(body=b'{"offsetTable":%b,"topicPutTps":0.0}' % self._by_queue(rows))
-
-    async def _time_before(self, queue: QueueId, offset: int) -> int:
-        """Return the store time of the message before `offset`, Unix ms; 0 if there is none."""
-        return await self._history.fetcher.message_timestamp(queue, offset - 1) or 0
-
-    def _by_queue(self, rows: Iterable[tuple[QueueId, object]]) -> bytes:
-        """Return a map with objects as keys, as RocketMQ's JSON library writes and reads it."""
-        pairs = (
-            orjson.dumps(
-                {"brokerName": self._broker, "queueId": queue.queue_id, "topic": queue.topic}
-            )
-            + b":"
-            + orjson.dumps(row)
-            for queue, row in rows
-        )
-        return b"{%b}" % b",".join(pairs)
+        return Answer(body=b'{"offsetTable":%b,"topicPutTps":0.0}' % by_queue(self._broker, rows))
 
     def _topic_config(self, request: Request, peer: Peer) -> Answer:
         del peer
         topic = request.text("topic")
-        count = len(self._queues_of(topic))
-        config: dict[str, object] = {
-            "attributes": {},
-            "order": False,
-            "perm": READABLE,
-            "readQueueNums": count,
-            "topicFilterType": "SINGLE_TAG",
-            "topicName": topic,
-            "topicSysFlag": 0,
-            "writeQueueNums": count,
+        count = len(self._naming.queues_of(topic))
+        return Answer(body=orjson.dumps(_topic_config(topic, count)))
+
+    def _all_topics(self, request: Request, peer: Peer) -> Answer:
+        del request, peer
+        table = {
+            topic: _topic_config(topic, self._naming.queues(topic))
+            for topic in sorted(self._naming.topics())
         }
-        return Answer(body=orjson.dumps(config))
+        return Answer(body=orjson.dumps({"dataVersion": NO_VERSION, "topicConfigTable": table}))
+
+    def _known_groups(self) -> list[str]:
+        return sorted(self._offsets.groups().union(self._groups.names()))
+
+    def _group_config(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        group = request.text("group")
+        if group not in self._known_groups():
+            code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            raise Refused(code, f"No group in this broker. group: {group}")
+        return Answer(body=orjson.dumps(_group_config(group)))
+
+    def _all_groups(self, request: Request, peer: Peer) -> Answer:
+        del request, peer
+        table = {group: _group_config(group) for group in self._known_groups()}
+        body = {"dataVersion": NO_VERSION, "subscriptionGroupTable": table}
+        return Answer(body=orjson.dumps(body))
+
+    def _broker_config(self, request: Request, peer: Peer) -> Answer:
+        del request, peer
+        values = {"brokerName": self._broker, "brokerPermission": READABLE, "brokerId": 0}
+        text = "".join(f"{name}={value}\n" for name, value in values.items())
+        return Answer(fields={"version": orjson.dumps(NO_VERSION).decode()}, body=text.encode())
+
+    def _system_topics(self, request: Request, peer: Peer) -> Answer:
+        del request, peer
+        return Answer(body=orjson.dumps({"topicList": []}))
+
+    def _unknown_statistics(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        name, key = request.text("statsName"), request.text("statsKey")
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+
+    def _producers(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        group = request.text("producerGroup")
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
 
     async def _consume_stats(self, request: Request, peer: Peer) -> Answer:
         del peer
         group, topic = request.text("consumerGroup"), request.optional("topic")
-        subscribed = {name for member in self._groups.members_of(group) for name in member.topics}
-        topics = {topic} if topic else subscribed | self._offsets.topics(group)
+        topics = {topic} if topic else self._topics_of(group)
+        return Answer(body=await self._stats_of(group, topics))
+
+    def _topics_of(self, group: str) -> set[str]:
+        """Return the topics that a group subscribes to, or has offsets of."""
+        members = self._groups.members_of(group)
+        return {name for member in members for name in member.topics} | self._offsets.topics(group)
+
+    async def _stats_of(self, group: str, topics: Iterable[str]) -> bytes:
         rows: list[tuple[QueueId, dict[str, int]]] = []
         for name in sorted(topics):
             for number in range(self._naming.queues(name)):
@@ -146,9 +180,32 @@ class Administering:
                 found = self._offsets.get(QueueKey(group, *queue))
                 at = low if found is None else found
                 row = {"brokerOffset": high, "consumerOffset": at, "pullOffset": at}
-                row["lastTimestamp"] = await self._time_before(queue, at)
+                row["lastTimestamp"] = await self._history.time_before(queue, at)
                 rows.append((queue, row))
-        return Answer(body=b'{"consumeTps":0.0,"offsetTable":%b}' % self._by_queue(rows))
+        return b'{"consumeTps":0.0,"offsetTable":%b}' % by_queue(self._broker, rows)
+
+    async def _all_stats(self, request: Request, peer: Peer) -> Answer:
+        del request, peer
+        found: list[bytes] = []
+        for group in self._known_groups():
+            stats = await self._stats_of(group, self._topics_of(group))
+            found.append(b"{%b:[%b]}" % (orjson.dumps(group), stats))
+        return Answer(
+            body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":0,"totalInflightDiff":0}'
+            % (orjson.dumps(self._naming.address), b",".join(found))
+        )
+
+    def _topics_of_group(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        found = self._topics_of(request.text("group"))
+        return Answer(body=orjson.dumps({"topicList": sorted(found)}))
+
+    def _subscription(self, request: Request, peer: Peer) -> Answer:
+        del peer
+        group, topic = request.text("group"), request.text("topic")
+        found = _subscriptions(self._groups.members_of(group)).get(topic)
+        body = {"group": group, "subscriptionData": found, "topic": topic}
+        return Answer(body=orjson.dumps(body))
 
     def _connections(self, request: Request, peer: Peer) -> Answer:
         del peer
@@ -182,6 +239,38 @@ class Administering:
         )
         found = self._offsets.groups(topic).union(subscribed)
         return Answer(body=orjson.dumps({"groupList": sorted(found)}))
+
+
+def _topic_config(topic: str, queues: int) -> dict[str, object]:
+    return {
+        "attributes": {},
+        "order": False,
+        "perm": READABLE,
+        "readQueueNums": queues,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": topic,
+        "topicSysFlag": 0,
+        "writeQueueNums": queues,
+    }
+
+
+def _group_config(group: str) -> dict[str, object]:
+    """Return the configuration of a group, which is that of RocketMQ's defaults."""
+    return {
+        "attributes": {},
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeMessageOrderly": False,
+        "consumeTimeoutMinute": 15,
+        "groupName": group,
+        "groupSysFlag": 0,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": 16,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
 
 
 def _subscriptions(members: Iterable[Member]) -> dict[str, object]:

@@ -72,6 +72,10 @@ class History:
         found = self._tier.reader.queue(queue)
         return (0, 0) if found is None else (found.min_offset, found.next_offset)
 
+    async def time_before(self, queue: QueueId, offset: int) -> int:
+        """Return the store time of the message before `offset`, Unix ms; 0 if there is none."""
+        return await self.fetcher.message_timestamp(queue, offset - 1) or 0
+
     async def refresh(self) -> bool:
         """Look for what the tier's owner has published. Return whether there was any.
 

@@ -75,6 +75,22 @@ class Naming:
         groups = self._offsets.groups().union(self._groups.names())
         return {*self._history.topics(), *(f"{RETRY}{group}" for group in groups)}
 
+    @property
+    def address(self) -> str:
+        """Address that routes name."""
+        return self._identity.address
+
+    def queues_of(self, topic: str) -> list[QueueId]:
+        """Return the queues of a topic.
+
+        Raises:
+            Refused: there is no such topic.
+        """
+        count = self.queues(topic)
+        if not count:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
+        return [QueueId(topic, number) for number in range(count)]
+
     def queue(self, request: Request) -> QueueId:
         """Return the queue that a request names.
 

@@ -13,6 +13,7 @@ from provider.errors import StoreError
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.serve.adjusting import Adjusting
 from tieredstore.serve.administering import Administering
 from tieredstore.serve.consuming import Consuming
 from tieredstore.serve.grouping import Grouping
@@ -49,6 +50,12 @@ HISTORY_ONLY = frozenset(
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
     }
 )
 """Requests that would write."""
@@ -103,6 +110,9 @@ class Server:
         )
         self._processors: Mapping[int, Processor] = {
             **administering.processors,
+            **Adjusting(
+                naming, grouping, history, groups, offsets, broker=identity.broker
+            ).processors,
             **naming.processors,
             **grouping.processors,
             **self.consuming.processors,

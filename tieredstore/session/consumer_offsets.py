@@ -153,6 +153,10 @@ class ConsumerOffsets:
         if self._saved == self._changes:
             return None
         self._counter += 1
+        return self.content()
+
+    def content(self) -> bytes:
+        """Return all offsets as the file has them. O(offsets)."""
         version = {"counter": self._counter, "stateVersion": 0, "timestamp": 0}
         return orjson.dumps(
             {"dataVersion": version, "offsetTable": self._table}, option=orjson.OPT_NON_STR_KEYS

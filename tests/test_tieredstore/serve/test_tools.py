@@ -1,0 +1,133 @@
+"""Answers for administrators' tools, over the golden tier."""
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry
+
+from provider.clock import SystemClock
+from tests.support.cli import run, settings
+from tests.support.golden import ROCKETMQ_533, expected, unpacked
+from tests.support.remoting_client import RemotingClient
+from tieredstore import open as open_tier
+from tieredstore.metrics.reads import ReadMeter
+from tieredstore.serve.options import NewGroups, ServeOptions
+from tieredstore.serve.server import serving
+from tieredstore.serve.wire.frame import Command, RequestCode, ResponseCode
+
+PLACE: dict[str, Any] = {"topic": "G_Keys", "consumerGroup": "G"}
+WRITES = (10, 310, 320, 36, 17, 25, 200, 207, 215, 216)
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tier of the golden store; read only."""
+    tree = unpacked(ROCKETMQ_533)
+    tier = tmp_path_factory.mktemp("tools") / "tier"
+    run(*settings(tree, tier), "tier", tree.store)
+    return tier
+
+
+@asynccontextmanager
+async def asked(tier: Path, state: Path) -> AsyncGenerator[RemotingClient]:
+    path = state / "consumerOffset.json"
+    options = ServeOptions("127.0.0.1", 0, "", path, None, NewGroups.FIRST, 0.01)
+    meter = ReadMeter(CollectorRegistry(), SystemClock())
+    async with (
+        open_tier(tier) as opened,
+        serving(options, opened, meter, SystemClock()) as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+        yield client
+
+
+def by_queue(answer: Command) -> dict[int, Any]:
+    """The values of a map with queues as keys, by queue number."""
+    assert answer.code == ResponseCode.SUCCESS, answer
+    text = re.sub(rb'\{"brokerName":"golden-a","queueId":(\d+),"topic":"G_Keys"\}', rb'"\1"',
+                  answer.body)  # fmt: skip
+    return {int(queue): row for queue, row in orjson.loads(text)["offsetTable"].items()}
+
+
+async def test_topics_and_groups_have_configurations(golden: Path, tmp_path: Path) -> None:
+    async with asked(golden, tmp_path) as client:
+        await client.beat("c", "G", "G_Keys")
+        body = orjson.loads((await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).body)
+        row = body["topicConfigTable"]["G_Keys"]
+        assert (row["topicName"], row["readQueueNums"], row["perm"]) == ("G_Keys", 2, 4)
+        assert "%RETRY%G" in body["topicConfigTable"]
+        body = orjson.loads((await client.ask(201)).body)
+        assert body["subscriptionGroupTable"].keys() == {"G"}
+        one = orjson.loads((await client.ask(352, group="G")).body)
+        assert one == body["subscriptionGroupTable"]["G"]
+        assert (await client.ask(352, group="None")).code == 26
+        text = (await client.ask(RequestCode.GET_BROKER_CONFIG)).body
+        assert b"brokerName=golden-a\n" in text
+        found = orjson.loads((await client.ask(343, group="G")).body)
+        assert found == {"topicList": ["G_Keys"]}
+        found = orjson.loads((await client.ask(345, group="G", topic="G_Keys")).body)
+        assert found["subscriptionData"]["subString"] == "*"
+        assert orjson.loads((await client.ask(304)).body) == {"topicList": []}
+        answer = await client.ask(315, statsName="a", statsKey="b")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert (await client.ask(204, producerGroup="P")).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_what_would_write_is_refused(golden: Path, tmp_path: Path) -> None:
+    async with asked(golden, tmp_path) as client:
+        for code in WRITES:
+            assert (await client.ask(code, topic="T")).code == ResponseCode.NO_PERMISSION, code
+
+
+async def test_a_reset_is_sent_to_each_member(golden: Path, tmp_path: Path) -> None:
+    rows = [row for row in expected(ROCKETMQ_533, "messages") if row["topic"] == "G_Keys"]
+    newest = max(row["store_timestamp"] for row in rows)
+    reset: dict[str, Any] = {"topic": "G_Keys", "group": "G"}
+    async with asked(golden, tmp_path) as client:
+        answer = await client.ask(222, **reset, timestamp=0, isForce="true")
+        assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
+        await client.beat("c", "G", "G_Keys")
+        for queue in (0, 1):
+            await client.ask(15, **PLACE, queueId=queue, commitOffset=3)
+        ends = [
+            int((await client.ask(30, topic="G_Keys", queueId=queue)).fields["offset"])
+            for queue in (0, 1)
+        ]
+        for time_ms, forced, wanted in (
+            (0, "true", [0, 0]),
+            (newest, "false", [3, 3]),
+            (-1, "true", ends),
+        ):
+            client.told.clear()
+            answer = await client.ask(222, **reset, timestamp=time_ms, isForce=forced)
+            assert list(by_queue(answer).values()) == wanted
+            (sent,) = [one for one in client.told if one.code == 220]
+            assert (sent.body, sent.fields["group"], sent.is_one_way) == (answer.body, "G", True)
+        answer = await client.ask(222, topic="None", group="G", timestamp=0)
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_offsets_are_listed_and_cloned(golden: Path, tmp_path: Path) -> None:
+    async with asked(golden, tmp_path) as client:
+        await client.ask(15, **PLACE, queueId=1, commitOffset=3)
+        assert (await client.ask(314, srcGroup="G", destGroup="H")).code == ResponseCode.SUCCESS
+        refused = await client.ask(314, srcGroup="G", destGroup="a group")
+        assert (refused.code, refused.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "the name of the group is not allowed",
+        )
+        table = orjson.loads((await client.ask(43)).body)["offsetTable"]
+        assert table == {"G_Keys@G": {"1": 3}, "G_Keys@H": {"1": 3}}
+        stats = (await client.ask(317)).body
+        assert stats.count(b'"consumerOffset":3') == 2
+        assert all(b'{"%b":[{"consumeTps":0.0' % group in stats for group in (b"G", b"H"))
+        spans = orjson.loads((await client.ask(303, topic="G_Keys", group="G")).body)
+        rows = {row["messageQueue"]["queueId"]: row for row in spans["consumeTimeSpanSet"]}
+        assert rows[1]["minTimeStamp"] <= rows[1]["consumeTimeStamp"] <= rows[1]["maxTimeStamp"]
+        assert rows[1]["delayTime"] == rows[1]["maxTimeStamp"] - rows[1]["consumeTimeStamp"]
+        assert rows[0]["consumeTimeStamp"] == 0
