@@ -474,8 +474,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreServePort",
             Kind.COUNT,
             0,
-            "Port for RocketMQ clients of `tier --follow`, `run` and `serve`, which is their name "
-            "server and broker; 0: not served, and by `serve` at 9876.",
+            "Port for RocketMQ clients of `tier --follow`, `run` and `serve`; 0: none, of `serve` "
+            "9876.",
             unit="port",
             least=0,
             most=65_535,
@@ -484,8 +484,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreServeHost",
             Kind.TEXT,
             "127.0.0.1",
-            "Address at which tieredStoreServePort is served; one that is not loopback needs "
-            "accounts, certificates of clients, or tieredStoreServeInsecure.",
+            "Address of tieredStoreServePort; unless loopback, it needs accounts, certificates of "
+            "clients, or tieredStoreServeInsecure.",
         ),
         Key(
             "tieredStoreServeAddress",
@@ -499,16 +499,16 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             Kind.SWITCH,
             default=False,
             meaning=(
-                "True: every client that reaches tieredStoreServeHost may read all messages, where "
-                "neither accounts nor certificates of clients are configured."
+                "True: every client that reaches tieredStoreServeHost may read all messages, "
+                "unless accounts are configured."
             ),
         ),
         Key(
             "tieredStoreServeAccountsPath",
             Kind.PATH,
             "",
-            "File with an access key and its secret in each line; requests must be signed by one "
-            "(RocketMQ's ACL). Empty: no accounts.",
+            "File with an access key and its secret in each line, which sign requests (RocketMQ's "
+            "ACL). Empty: none.",
         ),
         Key(
             "tieredStoreServeTlsCertPath",
@@ -532,8 +532,8 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             "tieredStoreServeStatePath",
             Kind.PATH,
             "",
-            "Directory for consumerOffset.json, the offsets of groups that are served. Empty: one "
-            "for each tier below tieredStoreStatePath.",
+            "Directory for consumerOffset.json, the offsets of served groups. Empty: one for each "
+            "tier below tieredStoreStatePath.",
         ),
         Key(
             "tieredStoreServeNewGroups",

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
 
+from provider.names import is_there
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.serve.wire.security import Tls
@@ -117,7 +118,7 @@ class ServeOptions:
         """
         path = self.offsets_path
         if config.gives(STATE):
-            if path.exists():
+            if is_there(path):
                 raise ConfigError(
                     f"{path} has the offsets of one broker, and several are to be served: move it "
                     f"into the directory of its broker, such as {path.parent / config.broker}"
