@@ -1,9 +1,11 @@
 """A broker whose disk is lost starts again on the directory that `restore` writes from its tier."""
 
 import asyncio
+import json
 import re
 import shutil
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,22 @@ from tests.test_interop.tieredstore_process import Tieredstore, stop
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 
+KEYED = f"{PREFIX}Keys"
+KEYS = ("k3", "k7", "k-17")
+
 
 def seen(client: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
     """What the client read, by queue."""
     queues = by_queue(json_lines(client / "messages.jsonl"))
     return {queue: [comparable(row) for row in rows] for queue, rows in queues.items()}
+
+
+def places_by_key(broker: RunningBroker, work: Path, keys: Sequence[str]) -> list[list[list[int]]]:
+    """Queue and offset of the messages that the broker's own index has, for each key."""
+    asked, answered = work / "asked", work / "answered"
+    asked.write_text("".join(f"{KEYED}\t{key}\n" for key in keys))
+    broker.run("Query", str(asked), str(answered))
+    return [sorted(json.loads(line)) for line in answered.read_text().splitlines()]
 
 
 def test_a_broker_goes_on_from_its_tier_after_the_loss_of_its_disk(
@@ -62,14 +75,27 @@ def test_a_broker_goes_on_from_its_tier_after_the_loss_of_its_disk(
         with ours.following(store, tmp_path / "follow.log") as follower:
             broker.run("Produce", "2", PREFIX, "1")
             client = read_all(broker, tmp_path / "client", TOPICS)
+            broker.restart()  # it keeps what it delayed: a crash would deliver it twice
             broker.broker.kill()
+            (store / "checkpoint").unlink()
             broker.broker.start()  # which dispatches the whole CommitLog again
             again = read_all(broker, tmp_path / "again", TOPICS)
+            found = places_by_key(broker, tmp_path, KEYS)
             ours.wait_for(ends_of(client), follower)
             assert stop(follower) == 0, (tmp_path / "follow.log").read_text()
     assert (client / "messages.jsonl").read_text() == (again / "messages.jsonl").read_text()
     after = seen(client)
     assert {queue: after[queue][: len(rows)] for queue, rows in before.items()} == before
+    rows = json_lines(client / "messages.jsonl")
+    assert found == [
+        sorted(
+            [row["queue_id"], row["queue_offset"]]
+            for row in rows
+            if row["topic"] == KEYED and key in row["properties"].get("KEYS", "").split()
+        )
+        for key in KEYS
+    ]
+    assert all(found)
     assert_tier_equals_client(ours, client, 2 * MESSAGES_A_RUN)
     assert ours.rows("check") == []
 
