@@ -1,5 +1,7 @@
 """A store directory from a tier: the files are a broker's, and nothing is lost or twice in it."""
 
+import asyncio
+import errno
 import json
 import os
 import shutil
@@ -11,6 +13,8 @@ from typing import Any
 
 import pytest
 
+import tieredstore
+from container.errors import InUse
 from container.metadata.records import MADE_AGAIN_REASON, TOPIC_DELETED_REASON, Gap
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
@@ -32,7 +36,7 @@ from tieredstore.hot.log.record_scan import Damage, scan_file
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.offline.jobs import restore_store as job
 from tieredstore.offline.jobs.engine import OneProcess, Piece
-from tieredstore.offline.jobs.restore_store import RestoreReport, Wanted, kept_offsets
+from tieredstore.offline.jobs.restore_store import Ledger, RestoreReport, Wanted, group_offsets
 from tieredstore.offline.scan.planning import TierPlan
 from tieredstore.session.reader import existing_tier
 
@@ -70,6 +74,7 @@ def restored(
     wanted: Wanted = ALL,
     engine: OneProcess | None = None,
     offsets: dict[str, dict[int, int]] | None = None,
+    topics: dict[str, Any] | None = None,
 ) -> RestoreReport:
     return job.restore_store(
         config_of(words),
@@ -77,6 +82,7 @@ def restored(
         root,
         wanted=wanted,
         offsets=offsets or {},
+        topics=topics,
         clock=ManualClock(),
     )
 
@@ -413,12 +419,94 @@ def test_a_topic_that_its_broker_deleted_is_left_out(
 def test_groups_continue_at_the_tiers_end_at_most(tier: list[str], tmp_path: Path) -> None:
     offsets = {"A@g": {0: 100}, "B@g": {1: 130}, "C@g": {0: 7}}
     report = restored(tier, root := tmp_path / "restored", offsets=offsets)
-    table, beyond = kept_offsets(offsets, report.queues)
-    assert table == {"A@g": {0: 100}, "B@g": {1: 122}, "C@g": {0: 7}}
-    assert list(report.beyond) == beyond == [("B", "g", 1, 8)]
+    assert group_offsets(offsets, report.queues) == report.offsets
+    assert report.offsets.table == {"A@g": {0: 100}, "B@g": {1: 122}, "C@g": {0: 7}}
+    assert report.offsets.beyond == [("B", "g", 1, 8)]
+    assert report.offsets.before == []
     assert not report.is_whole
     document = json.loads((root / "config" / "consumerOffset.json").read_bytes())
     assert document["offsetTable"]["B@g"] == {"1": 122}
+
+
+def test_groups_are_named_that_pass_over_messages_of_the_tier(
+    tier: list[str], tmp_path: Path
+) -> None:
+    offsets = {"A@g": {0: 100}, "B@g": {1: 7}, "A@h": {0: 150}}
+    report = restored(tier, tmp_path / "r", wanted=Wanted(frozenset()), offsets=offsets)
+    assert report.offsets.before == [("A", "g", 0, 50), ("B", "g", 1, 75)]
+    assert report.is_whole
+    assert report.summary["passed_over"] == [
+        {"topic": "A", "group": "g", "queue_id": 0, "messages": 50},
+        {"topic": "B", "group": "g", "queue_id": 1, "messages": 75},
+    ]
+
+
+def test_topics_keep_the_settings_of_a_backup(
+    tier: list[str], broker: FakeBroker, tmp_path: Path
+) -> None:
+    backup = tmp_path / "topics.json"
+    rows = {
+        "A": {"topicName": "A", "perm": 4, "readQueueNums": 8, "writeQueueNums": 6, "order": True},
+        "B": {"topicName": "B", "perm": 6, "readQueueNums": 1, "writeQueueNums": 1},
+        "Empty": {"topicName": "Empty", "perm": 6, "readQueueNums": 3, "writeQueueNums": 3},
+    }
+    version = {"counter": 41, "stateVersion": 3, "timestamp": 1}
+    backup.write_text(json.dumps({"dataVersion": version, "topicConfigTable": rows}))
+    root = tmp_path / "restored"
+    run(*tier, "restore", root, "--processes", "1", "--topics-json", backup)
+    document = json.loads((root / "config" / "topics.json").read_bytes())
+    rows["B"] |= {"readQueueNums": 2, "writeQueueNums": 2}
+    assert document["topicConfigTable"] == rows
+    assert document["dataVersion"]["counter"] == 42
+    with appender_at(root, OPTIONS) as ours:
+        ours.close()
+    for bad, text in ((tmp_path / "none", "cannot be read"), (tmp_path, "cannot be read")):
+        for option in ("--topics-json", "--offsets"):
+            done = run(*tier, "restore", tmp_path / "new", option, bad, status=2)
+            assert text in done.err
+    backup.write_text("{")
+    done = run(*tier, "restore", tmp_path / "new", "--topics-json", backup, status=1)
+    assert "topics cannot be read" in done.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_offsets_that_serve_kept_are_restored_with_the_place_of_the_log(
+    tier: list[str], tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "consumerOffset.json").write_text('{"offsetTable":{"A@g":{0:100}}}')
+    words = [*tier, "-D", f"tieredStoreServeStatePath={state}"]
+    words += ["-D", f"storePathCommitLog={tmp_path / 'log'}"]
+    said = run(*words, "restore", root := tmp_path / "restored", "--processes", "1").out
+    document = json.loads((root / "config" / "consumerOffset.json").read_bytes())
+    assert document["offsetTable"] == {"A@g": {"0": 100}}
+    assert f"move {root / 'commitlog'} there" in said
+
+
+def test_one_process_restores_into_a_directory(tier: list[str], tmp_path: Path) -> None:
+    with Ledger(root := tmp_path / "restored"), pytest.raises(InUse, match="another process"):
+        restored(tier, root)
+    assert restored(tier, root).messages == 225
+
+
+async def test_a_tier_is_restored_beside_its_owner(broker: FakeBroker, tmp_path: Path) -> None:
+    tier, root = tmp_path / "tier", tmp_path / "restored"
+    follower = tieredstore.follow(
+        broker.directory,
+        tier,
+        cluster="C",
+        broker="b",
+        settings={"tieredStoreExtentMaxSize": 1 << 10},
+    )
+    async with follower:
+        await follower.drain()
+        report = await asyncio.to_thread(restored, options(tier), root)
+        assert (report.messages, report.is_whole) == (225, True)
+        broker.put(*A, b"one more")
+        await follower.drain()
+    with pytest.raises(ConfigError, match="not empty"):
+        await asyncio.to_thread(restored, options(tier), root)
 
 
 def test_what_cannot_be_restored_is_refused_with_the_reason(
@@ -432,9 +520,70 @@ def test_what_cannot_be_restored_is_refused_with_the_reason(
     assert "no topic None" in said
     small = [*tier, "-D", "mappedFileSizeCommitLog=1024"]
     assert "make it larger" in run(*small, "restore", tmp_path / "small", status=2).err
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "dangling"):
+        place = other / "file" if name == "file" else tmp_path / name
+        assert "is no directory" in run(*tier, "restore", place, status=2).err
+    inside = tmp_path / "tier" / "restored"
+    assert "lie inside one another" in run(*tier, "restore", inside, status=2).err
+    assert not inside.exists()
     monkeypatch.setattr(job, "SPARE_BYTES", 1 << 60)
     with pytest.raises(Unavailable, match="bytes free"):
         restored(tier, tmp_path / "full")
+
+
+def test_a_directory_with_a_file_of_the_ledgers_name_is_not_emptied(
+    tier: list[str], tmp_path: Path
+) -> None:
+    root = tmp_path / "other"
+    (root / "commitlog").mkdir(parents=True)
+    (root / "restoring").write_text("")
+    log = root / "commitlog" / f"{0:020}.log"
+    log.write_text("messages")
+    with pytest.raises(ConfigError, match="not empty"):
+        restored(tier, root)
+    assert log.read_text() == "messages"
+    log.unlink()
+    assert restored(tier, root).messages == 225
+
+
+def test_a_line_of_the_ledger_that_a_full_disk_cut_off_counts_for_nothing(
+    tier: list[str], tmp_path: Path
+) -> None:
+    restored(tier, whole := tmp_path / "whole")
+    root = tmp_path / "restored"
+    with pytest.raises(KeyboardInterrupt):
+        restored(tier, root, engine=Ending(1))
+    with (root / "restoring").open("ab") as ledger:
+        ledger.write(b"1")
+    with pytest.raises(KeyboardInterrupt):
+        restored(tier, root, engine=Ending(1))
+    assert restored(tier, root).groups_before == 1
+    assert files(root) == files(whole)
+
+
+def test_a_disk_that_is_full_in_the_middle_is_one_sentence_and_the_next_run_continues(
+    tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored(tier, whole := tmp_path / "whole")
+    written, left = os.pwritev, 2
+
+    def failing(*arguments: Any) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(*arguments)
+
+    root = tmp_path / "restored"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", failing)
+        said = run(*tier, "restore", root, "--processes", "1", status=None)
+    assert said.status == 3
+    assert "the file system is full" in said.err
+    assert said.err.count("\n") == 1
+    assert restored(tier, root).groups_before == 2
+    assert files(root) == files(whole)
 
 
 def test_a_tier_in_an_object_store_is_restored(packed_tier: PackedTier, tmp_path: Path) -> None:

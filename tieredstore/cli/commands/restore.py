@@ -1,5 +1,8 @@
 """`tieredstore restore`: a broker's store directory, written from its tier."""
 
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +23,10 @@ from tieredstore.cli.output import (
 )
 from tieredstore.cli.reading import MOMENT, TOPIC
 from tieredstore.cli.streams import FINDINGS
+from tieredstore.config.sources import ConfigError
+from tieredstore.following.directory.layout import COMMIT_LOG
+from tieredstore.following.directory.log_directories import commit_log_directories
+from tieredstore.hot.log.topics import parse_topics
 from tieredstore.metrics.summary import counted
 from tieredstore.offline import import_job
 from tieredstore.serve.options import ServeOptions
@@ -28,7 +35,7 @@ from tieredstore.session.reader import existing_tier
 
 if TYPE_CHECKING:
     from tieredstore.config.effective import Config
-    from tieredstore.offline.jobs.restore_store import RestoreReport
+    from tieredstore.offline.jobs.restore_store import GroupMessages, RestoreReport
 
 QUEUES_LISTED_MAX = 40
 
@@ -58,6 +65,13 @@ QUEUES_LISTED_MAX = 40
     "kept for this tier.",
 )
 @click.option(
+    "--topics-json",
+    type=GIVEN_PATH,
+    metavar="FILE",
+    help="Settings of topics, a broker's topics.json from a backup: permissions, attributes and "
+    "numbers of queues, where the tier has no more. Default: as many queues as have messages.",
+)
+@click.option(
     "--processes",
     type=click.IntRange(1, 1024),
     metavar="N",
@@ -72,6 +86,7 @@ def command(
     since: int | None,
     topics: tuple[str, ...],
     offsets: Path | None,
+    topics_json: Path | None,
     processes: int | None,
     as_json: bool,
 ) -> int:
@@ -86,29 +101,66 @@ def command(
     config = existing_tier(invocation.load_config())
     kept = _offsets(config, offsets)
     job = import_job("tieredstore.offline.jobs.restore_store")
+    settings = None if topics_json is None else parse_topics(_content(topics_json), topics_json)
     wanted = job.Wanted(frozenset(topics) or None, since)
     with engine_of("local", processes) as engine, bytes_progress("restoring") as progress:
         report: RestoreReport = job.restore_store(
-            config, engine, directory, wanted=wanted, offsets=kept, progress=progress
+            config,
+            engine,
+            directory,
+            wanted=wanted,
+            offsets=kept,
+            topics=settings,
+            progress=progress,
         )
     if as_json:
         write_json([asdict(queue) for queue in report.queues])
         write_json([{"summary": report.summary}])
     else:
         _print(report, directory)
+        _print_log_place(config, directory)
     return 0 if report.is_whole else FINDINGS
 
 
 def _offsets(config: "Config", given: Path | None) -> Table:
     """Offsets of groups, from a file; none if `serve` kept none."""
-    path = ServeOptions.of(config).offsets_path if given is None else given
+    if given is not None:
+        return parse(_content(given), str(given))[0]
+    path = ServeOptions.of(config).offsets_path
+    with suppress(NotFound), posix_errors(str(path)):
+        return parse(path.read_bytes(), str(path))[0]
+    return {}
+
+
+def _content(path: Path) -> bytes:
+    """Content of a file that the user gave.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
-        with posix_errors(str(path)):
-            return parse(path.read_bytes(), str(path))[0]
-    except NotFound:
-        if given is not None:
-            raise
-        return {}
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _print_log_place(config: "Config", directory: Path) -> None:
+    """Name the place of the CommitLog that the broker is configured for, if it is another one."""
+    place = commit_log_directories(directory, config.hot)[0]
+    usual = {(root / COMMIT_LOG).resolve() for root in (directory, config.store_dir)}
+    if place.resolve() not in usual:
+        click.echo(
+            f"storePathCommitLog is {place}: move {directory / COMMIT_LOG} there before the broker "
+            "starts, for without its CommitLog it drops all queues"
+        )
+
+
+def _by_group(found: "Sequence[GroupMessages]") -> list[tuple[tuple[str, str], int]]:
+    """Numbers of messages by group and topic, over all queues."""
+    total = Counter[tuple[str, str]]()
+    for one in found:
+        total[one.group, one.topic] += one.messages
+    return sorted(total.items())
 
 
 def _print(report: "RestoreReport", directory: Path) -> None:
@@ -129,10 +181,16 @@ def _print(report: "RestoreReport", directory: Path) -> None:
             click.echo(f"and {len(short) - QUEUES_LISTED_MAX:,} more; --json lists all")
     if report.deleted:
         click.echo(f"deleted topics are left out: {', '.join(report.deleted)}")
-    for topic, group, queue_id, count in report.beyond:
+    for (group, topic), count in _by_group(report.offsets.beyond):
         click.echo(
-            f"{group} had consumed {counted(count, 'message')} of {topic}/{queue_id} that "
+            f"{group} had consumed {counted(count, 'message')} of {topic} that "
             f"{'is' if count == 1 else 'are'} not in the tier: lost"
+        )
+    for (group, topic), count in _by_group(report.offsets.before):
+        click.echo(
+            f"{group} had not consumed {counted(count, 'message')} of {topic} that "
+            f"{'is' if count == 1 else 'are'} in the tier only: it passes over, unless the broker "
+            "has the plug-in"
         )
     if report.newest_ms:
         click.echo(

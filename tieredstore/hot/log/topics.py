@@ -94,7 +94,7 @@ class TopicsFile:
         self._known: set[QueueId] = set()
         for found in (path, self._backup):
             if is_there(found) and (raw := found.read_bytes()).strip():
-                self._document, self._raw = _parsed(raw, found), raw
+                self._document, self._raw = parse_topics(raw, found), raw
                 break
 
     def enter(self, queues: Iterable[QueueId], queues_min: int, now_ms: int) -> None:
@@ -143,7 +143,7 @@ class TopicsFile:
         try:
             raw = self._path.read_bytes()
             if raw.strip() and raw != self._raw:
-                return _parsed(raw, self._path), False
+                return parse_topics(raw, self._path), False
         except (FileNotFoundError, Corrupt) as error:
             if self._raw:
                 LOGGER.warning("%s is written as it was known: %s", self._path, error)
@@ -183,7 +183,12 @@ class TopicsFile:
         self._document, self._raw = document, raw
 
 
-def _parsed(raw: bytes, path: Path) -> dict[str, Any]:
+def parse_topics(raw: bytes, path: Path) -> dict[str, Any]:
+    """Parse the file's content. Pure.
+
+    Raises:
+        Corrupt: it is not JSON with topics in it.
+    """
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):

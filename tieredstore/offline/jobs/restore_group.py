@@ -108,7 +108,7 @@ def restore_group(group: RestoreGroup) -> Iterator[Piece]:
         row += count
     fd = os.open(Path(group.root) / RESTORING, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
-        os.write(fd, b"%d\n" % group.number)
+        os.write(fd, b"%d %d\n" % (group.number, group.number))
     finally:
         os.close(fd)
 

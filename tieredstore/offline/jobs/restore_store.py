@@ -10,12 +10,13 @@ that was ended is continued by the next one, and workers need not know of each o
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, cast
 
 import orjson
 
@@ -37,6 +38,7 @@ from tieredstore.following.directory.layout import (
     TOPICS,
     UNFINISHED,
 )
+from tieredstore.following.options import HotLogOptions
 from tieredstore.hot.log.consume_queues import FILLER
 from tieredstore.hot.log.directory import StoreIdentity, write_identity
 from tieredstore.hot.log.durable_ends import Checkpoint
@@ -56,6 +58,7 @@ from tieredstore.offline.jobs.restore_group import (
 from tieredstore.offline.scan.planning import LogExtent, TierPlan, extents_of, plan
 from tieredstore.offline.scan.split import ALL_OFFSETS, Split
 from tieredstore.process_name import boot_id
+from tieredstore.session.owner import refuse_overlap
 from tieredstore.session.reader import AS_OPTIONS
 
 GROUP_BYTES = 64 << 20
@@ -138,6 +141,27 @@ class RestorePlan:
         return sum(one.bytes for one in self.groups) + units * UNIT_BYTES
 
 
+class GroupMessages(NamedTuple):
+    """Number of messages of a queue that one consumer group does not get again."""
+
+    topic: str
+    group: str
+    queue_id: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """Offsets of consumer groups for the directory, and messages between these and its queues."""
+
+    table: Mapping[str, Mapping[int, int]]
+    """By `topic@group` and queue; none is beyond the end of its queue."""
+    beyond: Sequence[GroupMessages]
+    """Consumed, and not in the tier."""
+    before: Sequence[GroupMessages]
+    """Not consumed, and in the tier only."""
+
+
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
     """Result of a restore."""
@@ -153,23 +177,22 @@ class RestoreReport:
     newest_ms: int
     """Store time of the newest message; 0: there is none."""
     deleted: Sequence[str]
-    beyond: Sequence[tuple[str, str, int, int]]
-    """Topic, group, queue and number of messages that a group consumed and the tier lacks."""
+    offsets: GroupOffsets
 
     @property
     def is_whole(self) -> bool:
         """Whether the directory has all that was asked for and is in the tier."""
-        return not self.beyond and not any(one.why in {DAMAGED, GAP} for one in self.queues)
+        return not self.offsets.beyond and not any(one.why in {DAMAGED, GAP} for one in self.queues)
 
     @property
     def summary(self) -> dict[str, object]:
         """All but the queues, for programs."""
         named = ("cluster", "broker", "messages", "bytes", "newest_ms", "deleted")
-        lost = [
-            {"topic": topic, "group": group, "queue_id": queue, "messages": count}
-            for topic, group, queue, count in self.beyond
-        ]
-        return {**{name: getattr(self, name) for name in named}, "consumed_and_lost": lost}
+        return {
+            **{name: getattr(self, name) for name in named},
+            "consumed_and_lost": [one._asdict() for one in self.offsets.beyond],
+            "passed_over": [one._asdict() for one in self.offsets.before],
+        }
 
 
 class Ledger:
@@ -179,33 +202,36 @@ class Ledger:
         """Lock the directory, which is created if needed.
 
         Raises:
-            ConfigError: it is not empty.
+            ConfigError: it is a file, or not empty.
             InUse: another process restores into it.
             OSError: it cannot be created.
         """
         self.root = root
         self.path = root / RESTORING
         self._marker = root / COMMIT_LOG / MARKER
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise ConfigError(f"{root} is no directory: give a new one") from error
         found = {path.name for path in root.iterdir()} - IGNORED
         if found and RESTORING not in found:
-            raise ConfigError(
-                f"{root} is not empty, and no unfinished restore: give a new directory, so that no "
-                f"message of a store is overwritten"
-            )
+            raise _not_empty(root)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(self._fd)
             raise InUse("another process restores into this directory", str(root)) from error
-        head, *lines = self.path.read_bytes().split(b"\n")
-        said: dict[str, Any] = _head(head)
+        raw = self.path.read_bytes()
+        said = _head(raw.partition(b"\n")[0])
         self.corrections = Corrections(said.get("begins", {}), said.get("sizes", {}))
         self._digest = said.get("digest")
         self._is_of_boot = said.get("boot") == boot_id()
-        self.done = {int(line) for line in lines if line.isdigit()}
-        """Numbers of the groups that are written."""
+        if self._digest is None and not is_there(self._marker) and self._has_other_files():
+            os.close(self._fd)
+            raise _not_empty(root)
+        self.done = {int(number) for number in re.findall(rb"^(\d+) \1$", raw, re.MULTILINE)}
+        """Numbers of the groups that are written. A full disk may have cut a line off."""
 
     def __enter__(self) -> Self:
         return self
@@ -213,6 +239,10 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         """Let others go on."""
         os.close(self._fd)
+
+    def _has_other_files(self) -> bool:
+        paths = (Path(parent, name) for parent, _, names in os.walk(self.root) for name in names)
+        return any(path != self.path for path in paths)
 
     @property
     def is_complete(self) -> bool:
@@ -263,11 +293,19 @@ class Ledger:
         sync_directories([self.root])
 
 
+def _not_empty(root: Path) -> ConfigError:
+    return ConfigError(
+        f"{root} is not empty, and no unfinished restore: give a new directory, so that no message "
+        f"of a store is overwritten"
+    )
+
+
 def _head(raw: bytes) -> dict[str, Any]:
     try:
-        return orjson.loads(raw)
+        found: object = orjson.loads(raw)
     except orjson.JSONDecodeError:
         return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def restore_store(
@@ -277,20 +315,24 @@ def restore_store(
     *,
     wanted: Wanted,
     offsets: Mapping[str, Mapping[int, int]],
+    topics: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> RestoreReport:
     """Write a store directory for the configured broker of a tier.
 
     A run that was ended is continued, if the tier has not changed since. `offsets` are those of
-    consumer groups, by `topic@group` and queue.
+    consumer groups, by `topic@group` and queue. `topics` is a broker's `topics.json`, whose
+    settings are kept.
 
     Raises:
-        ConfigError: the directory is not empty, or a file of its CommitLog is too short.
+        ConfigError: the directory is not empty or lies in the tier, or a file of its CommitLog is
+            too short.
         InUse: another process restores into it.
         Unavailable: the disk has not the space, the tier does not answer, or it changes repeatedly.
         NotFound, Corrupt, NewerVersion, Denied: as `planning.plan`.
     """
+    refuse_overlap(root, HotLogOptions(), config.tier_root)
     with Ledger(root) as ledger:
         for _ in range(PLANS_MAX):
             found = planned(config, root, wanted, ledger.corrections)
@@ -304,9 +346,10 @@ def restore_store(
                 break
         else:
             raise Unavailable("the tier changes faster than it is restored", str(root))
-        table, beyond = kept_offsets(offsets, found.queues)
+        groups = group_offsets(offsets, found.queues)
         if not ledger.is_complete:
-            _write_rest(found, root, table, clock or SystemClock())
+            _write_rest(found, root, groups.table)
+            _write_topics(found, root, topics or {}, (clock or SystemClock()).now_ms())
         ledger.end()
     broker = found.tier.state.broker
     return RestoreReport(
@@ -319,7 +362,7 @@ def restore_store(
         len(found.groups) - len(waiting),
         found.newest_ms,
         found.deleted,
-        beyond,
+        groups,
     )
 
 
@@ -503,31 +546,34 @@ def _filled_from(queue: RestoredQueue, file_bytes: int) -> int:
     return last - last % (file_bytes // UNIT_BYTES)
 
 
-def kept_offsets(
+def group_offsets(
     offsets: Mapping[str, Mapping[int, int]], queues: Iterable[RestoredQueue]
-) -> tuple[dict[str, dict[int, int]], list[tuple[str, str, int, int]]]:
-    """Offsets of groups, none beyond the end of its queue; and which messages they had read beyond.
+) -> GroupOffsets:
+    """Return the offsets of groups for a directory with these queues. Pure.
 
     A group beyond the end would pass over the next messages.
     """
-    ends = {(one.topic, one.queue_id): one.end for one in queues}
+    known = {(one.topic, one.queue_id): one for one in queues}
     table: dict[str, dict[int, int]] = {}
-    beyond: list[tuple[str, str, int, int]] = []
+    beyond: list[GroupMessages] = []
+    before: list[GroupMessages] = []
     for name, row in sorted(offsets.items()):
-        topic, _, group = name.partition("@")
-        table[name] = {}
+        topic, _, group = name.rpartition("@")
+        table[name] = dict(row)
         for queue_id, offset in sorted(row.items()):
-            end = ends.get((topic, queue_id), offset)
-            table[name][queue_id] = min(offset, end)
-            if offset > end:
-                beyond.append((topic, group, queue_id, offset - end))
-    return table, beyond
+            queue = known.get((topic, queue_id))
+            if queue is None:
+                continue
+            table[name][queue_id] = min(offset, queue.end)
+            if offset > queue.end:
+                beyond.append(GroupMessages(topic, group, queue_id, offset - queue.end))
+            elif queue.first > (next_offset := max(offset, queue.tier_first)):
+                before.append(GroupMessages(topic, group, queue_id, queue.first - next_offset))
+    return GroupOffsets(table, beyond, before)
 
 
-def _write_rest(
-    found: RestorePlan, root: Path, offsets: Mapping[str, Mapping[int, int]], clock: Clock
-) -> None:
-    """Write what is no group's: fillers, topics, offsets, identity and checkpoint."""
+def _write_rest(found: RestorePlan, root: Path, offsets: Mapping[str, Mapping[int, int]]) -> None:
+    """Write what is no group's: fillers, offsets, identity and checkpoint."""
     file_bytes = found.queue_file_bytes
     for one in found.queues:
         start = _filled_from(one, file_bytes)
@@ -538,13 +584,6 @@ def _write_rest(
         os.close(open_sparse(log, found.log_file_bytes))
     config = root / "config"
     config.mkdir(exist_ok=True)
-    document: dict[str, Any] = {"dataVersion": {"counter": 1, "timestamp": clock.now_ms()}}
-    with_queues(document, [QueueId(one.topic, one.queue_id) for one in found.queues], 1)
-    for topic, row in document.get("topicConfigTable", {}).items():
-        known = found.tier.state.topics.get(topic)
-        if known is not None and known.retention_hours > 0:
-            row["attributes"] = {RESERVE_TIME: str(known.retention_hours)}
-    replace_file(root / TOPICS, json.dumps(document, ensure_ascii=False, indent="\t").encode())
     if offsets:
         raw = orjson.dumps({"offsetTable": offsets}, option=orjson.OPT_NON_STR_KEYS)
         replace_file(config / OFFSETS, raw)
@@ -552,3 +591,23 @@ def _write_rest(
     write_identity(root, StoreIdentity(broker.cluster, broker.name, has_tier=True))
     newest = Checkpoint.LAYOUT.pack(*(found.newest_ms,) * 3, 0, 0)
     replace_file(root / CHECKPOINT, newest.ljust(Checkpoint.SIZE, b"\0"))
+
+
+def _write_topics(found: RestorePlan, root: Path, given: Mapping[str, Any], now_ms: int) -> None:
+    """Write the topics: the given ones but deleted ones, with the tier's queues and retention."""
+    table = {
+        topic: dict(row)
+        for topic, row in given.get("topicConfigTable", {}).items()
+        if topic not in found.deleted
+    }
+    version = given.get("dataVersion", {})
+    version = {**version, "counter": version.get("counter", 0) + 1, "timestamp": now_ms}
+    document: dict[str, Any] = {**given, "dataVersion": version, "topicConfigTable": table}
+    with_queues(document, [QueueId(one.topic, one.queue_id) for one in found.queues], 1)
+    for topic, row in table.items():
+        known = found.tier.state.topics.get(topic)
+        if known is not None and known.retention_hours > 0:
+            hours = {RESERVE_TIME: str(known.retention_hours)}
+            attributes = row.get("attributes")
+            row["attributes"] = hours | (attributes if isinstance(attributes, dict) else {})
+    replace_file(root / TOPICS, json.dumps(document, ensure_ascii=False, indent="\t").encode())
