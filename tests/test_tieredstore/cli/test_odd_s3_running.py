@@ -3,11 +3,12 @@
 A command runs in this thread, for it takes signals; what happens to it is directed from another.
 """
 
+import asyncio
 import copy
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.http import free_port, get, value_of
 from tests.support.odd_s3 import OddS3, Refusal
 from tests.support.patience import Patience, wait_until
+from tieredstore import NewMessage, open_store
 from tieredstore.cli.main import cli
 
 QUEUE = QueueId("Orders", 0)
@@ -189,6 +191,49 @@ def test_a_service_that_begins_to_refuse_is_told_at_once_and_waited_out(
     ended = following.directed(play)
     assert ended.exit_code == 0, ended.output
     assert_whole(following)
+
+
+@pytest.mark.slow
+@some_by_day(*PASSING, *LASTING, *OF_WRITES)
+async def test_a_store_of_our_own_takes_puts_while_a_service_refuses(
+    following: Following, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd, cure = {**PASSING, **LASTING, **OF_WRITES}[name]
+
+    async def until(has_come: Callable[[], Awaitable[bool]]) -> None:
+        patience = Patience(f"{name}: {caplog.messages}", marks=lambda: len(caplog.messages))
+        while not await has_come():
+            patience.look()
+            await asyncio.sleep(0.02)
+
+    async def put(*numbers: int) -> None:
+        for number in numbers:
+            appended = await store.put_message(NewMessage("Orders", 0, b"%d" % number))
+            assert appended.queue_offset == number
+
+    async def is_tiered() -> bool:
+        return await store.commit_offset("Orders", 0) == await store.max_offset("Orders", 0)
+
+    async def is_told() -> bool:
+        told = "nothing reaches the tier at present: "
+        return any(line.startswith(told) and cure in line for line in caplog.messages)
+
+    settings = {key: value for key, value in QUICK.items() if key.startswith("tiered")}
+    async with open_store(
+        tmp_path / "own", "s3://odd/t", cluster="C", broker="broker-a", settings=settings
+    ) as store:
+        await put(0, 1)
+        await until(is_tiered)
+        usual = following.become(odd)
+        await put(2, 3)
+        await until(is_told)
+        found = await store.get_message("g", "Orders", 0, 0)
+        assert [one.body for one in found.messages] == [b"0", b"1", b"2", b"3"]
+        following.become(usual)
+        await put(4)
+        await until(is_tiered)
+    following.broker.next_offsets[QUEUE] = 5
+    await asyncio.to_thread(assert_whole, following)
 
 
 @pytest.mark.slow
