@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tieredstore
+from provider.errors import Unavailable
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.main import cli
 from tieredstore.config.sources import ConfigError
@@ -46,6 +47,29 @@ def test_a_volume_that_is_not_mounted_is_no_new_tier(tmp_path: Path) -> None:
     mount.rmdir()
     (tmp_path / "away").rename(mount)
     assert tiered(store, mount / "tier") == 4
+
+
+def test_a_store_that_was_moved_away_while_it_was_open_is_not_begun_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the directory could not be moved back: it would go into the new one."""
+    store, away = tmp_path / "hot", tmp_path / "away"
+
+    async def moved() -> None:
+        settings = {**AT_ONCE, "flushDiskType": "SYNC_FLUSH"}
+        async with tieredstore.open_store(
+            store, tmp_path / "tier", broker="b1", settings=settings
+        ) as opened:
+            await opened.put_message(tieredstore.NewMessage("Orders", 0, b"0"))
+            store.rename(away)
+            await opened.put_message(tieredstore.NewMessage("Orders", 0, b"1"))
+
+    with pytest.raises(Unavailable, match="renamed or deleted while the store was open"):
+        asyncio.run(moved())
+    assert "the identity of the tier cannot be kept" in caplog.text
+    assert not store.exists()
+    away.rename(store)
+    assert tiered(store, tmp_path / "tier") in {2, 3}  # the refused message may be there
 
 
 def test_topics_are_not_deleted_without_the_tier_that_has_them(tmp_path: Path) -> None:

@@ -198,9 +198,10 @@ class KnownTier:
 class TierMemory:
     """The file in which one store keeps the identity of its tier. Its plain methods block."""
 
-    def __init__(self, path: Path, config: Config, *, subject: str) -> None:
-        """`subject`: the store, for sentences."""
+    def __init__(self, path: Path, config: Config, *, subject: str, is_in_store: bool) -> None:
+        """`subject`: the store, for sentences. `is_in_store`: whether the file is in the store."""
         self._path = path
+        self._is_in_store = is_in_store
         self._config = config
         self._subject = subject
         self._known = None if config.start.is_new_tier else self._read()
@@ -273,7 +274,8 @@ class TierMemory:
             broker.cluster, broker.name, broker.begun_ms, where, broker.epoch, state.sequence
         )
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # a store that was moved away could not be moved back to a directory that exists
+            self._path.parent.mkdir(parents=not self._is_in_store, exist_ok=True)
             draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
             with draft.open("w", encoding="utf-8") as file:
                 json.dump({"format": FORMAT, **asdict(known)}, file)
@@ -322,7 +324,8 @@ async def _is_made_again(store: ObjectStore, broker: Broker) -> bool:
 
 def memory_of_store(config: Config, store_dir: Path) -> TierMemory:
     """The memory of a store of our own, in its directory."""
-    return TierMemory(store_dir / "config" / FILE, config, subject=f"the store {store_dir}")
+    path = store_dir / "config" / FILE
+    return TierMemory(path, config, subject=f"the store {store_dir}", is_in_store=True)
 
 
 def _is_unreadable(where: Location) -> bool:
@@ -346,14 +349,14 @@ def memory_of_follower(config: Config, store_dir: Path) -> TierMemory | None:
     subject = f"the store {store_dir}"
     pins = split_paths(config.hot.pin_path)
     if pins:
-        return TierMemory(pins[0] / FILE, config, subject=subject)
+        return TierMemory(pins[0] / FILE, config, subject=subject, is_in_store=False)
     whole = f"{store_dir.resolve()}\n{directory_of(config)}"
     name = hashlib.sha256(whole.encode()).hexdigest()[:NAME_DIGITS]
     directory = state_directory(config)
     if directory is None:
         LOGGER.debug("no state directory: set tieredStoreStatePath to keep the tier's identity")
         return None
-    return TierMemory(directory / f"{name}.json", config, subject=subject)
+    return TierMemory(directory / f"{name}.json", config, subject=subject, is_in_store=False)
 
 
 def state_directory(config: Config) -> Path | None:
