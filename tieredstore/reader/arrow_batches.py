@@ -21,7 +21,13 @@ from container.record.columns import RecordColumns, locate_columns
 from container.record.layout import COMPRESSED
 from fetcher.result import Selection
 from provider.errors import Corrupt
-from tieredstore.reader.arrow_columns import SCHEMA, ColumnMaker, gathered
+from tieredstore.reader.arrow_columns import (
+    PROPERTY_KINDS,
+    SCHEMA,
+    ColumnMaker,
+    body_texts,
+    gathered,
+)
 from tieredstore.reader.cursor import OnDamage, Wanted
 from tieredstore.reader.topic import CursorOf
 
@@ -29,12 +35,19 @@ from tieredstore.reader.topic import CursorOf
 
 
 BODY = "body"
+BODY_KINDS = ("text", "json")
+"""Forms of a body besides bytes."""
+KIND = b"tieredstore.kind"
+"""Key of a derived field's metadata."""
 BODIES_BYTES_MAX = 32 << 20
 """Bytes of decompressed bodies after which a batch ends."""
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     """The schema of some columns, in the order given; None: all.
+
+    Besides the names of `SCHEMA`, a column may be `body:text` or `body:json`, which is the body as
+    a text, or `NAME:string`, `NAME:long`, `NAME:double` or `NAME:boolean`, which is a property.
 
     Raises:
         ValueError: there is no such column, which names the nearest; or one is named twice.
@@ -43,13 +56,33 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
         return SCHEMA
     if isinstance(columns, str):
         raise ValueError(f"columns are a list of names: write [{columns!r}]")  # noqa: TRY004 - said
-    for number, name in enumerate(columns):
-        if name not in SCHEMA.names:
-            near = get_close_matches(str(name).lower(), SCHEMA.names, 1) or SCHEMA.names
-            raise ValueError(f"there is no column {name!r}: did you mean {' or '.join(near)}?")
-        if name in columns[:number]:  # engines refuse two columns of one name
-            raise ValueError(f"the column {name!r} is named twice")
-    return pa.schema([SCHEMA.field(name) for name in columns])
+    fields = [_field_of(name) for name in columns]
+    for number, field in enumerate(fields):
+        if any(field.name == other.name for other in fields[:number]):  # engines refuse it
+            raise ValueError(f"the column {field.name!r} is named twice")
+    return pa.schema(fields)
+
+
+def _field_of(name: str) -> pa.Field:
+    """Field of a column. One that is derived keeps its kind as metadata."""
+    if name in SCHEMA.names:
+        return SCHEMA.field(name)
+    base, _, kind = str(name).rpartition(":")
+    if base == BODY and kind in BODY_KINDS:
+        return pa.field(BODY, pa.string(), metadata={KIND: kind})
+    if base and base not in SCHEMA.names and kind in PROPERTY_KINDS:
+        return pa.field(base, PROPERTY_KINDS[kind], metadata={KIND: kind})
+    if base == BODY:
+        raise ValueError(
+            f"there is no column {name!r}: write {BODY}:{f' or {BODY}:'.join(BODY_KINDS)}"
+        )
+    if base in SCHEMA.names:
+        raise ValueError(f"{base!r} is a column of every message: the property needs another name")
+    if base:
+        kinds = ", ".join(PROPERTY_KINDS)
+        raise ValueError(f"there is no type {kind!r} for the property {base!r}: use one of {kinds}")
+    near = get_close_matches(str(name).lower(), SCHEMA.names, 1) or SCHEMA.names
+    raise ValueError(f"there is no column {name!r}: did you mean {' or '.join(near)}?")
 
 
 def reader_of(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
@@ -128,8 +161,15 @@ def _batch(
     raw: NDArray[np.uint8], records: RecordColumns, bodies: pa.Array | None, schema: pa.Schema
 ) -> pa.RecordBatch:
     maker = ColumnMaker(raw, records)
-    columns = [bodies if name == BODY else maker.column(name) for name in schema.names]
+    columns = [_column(maker, bodies, field) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(maker: ColumnMaker, bodies: pa.Array | None, field: pa.Field) -> pa.Array:
+    kind = (field.metadata or {}).get(KIND, b"").decode()
+    if field.name == BODY:
+        return body_texts(bodies, kind) if kind else bodies
+    return maker.property(field.name, kind) if kind else maker.column(field.name)
 
 
 def _decompressed(

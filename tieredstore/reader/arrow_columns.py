@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -136,6 +137,18 @@ SCHEMA = pa.schema(
 UNIQ_KEY or else `offset_msg_id`."""
 _NUMPY = {pa.int32(): np.int32, pa.int64(): np.int64, pa.uint32(): np.uint32}
 """Arrow before 21 asks pandas for these, which need not be there."""
+PROPERTY_KINDS = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+}
+"""Types of a column of one property, by their names in Spark and Iceberg."""
+_FORMS = {
+    "long": "^-?[0-9]{1,19}$",
+    "double": r"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?$",
+    "boolean": "^(?i:true|false)$",
+}
 _POSITIONS_MAX = 2**31 - 1
 _HEX = np.frombuffer("".join(f"{byte:02X}" for byte in range(256)).encode(), np.uint16)
 
@@ -220,6 +233,18 @@ class ColumnMaker:
         before = np.concatenate([[0], np.cumsum(is_key)]).astype(np.int32)
         offsets = before[np.asarray(split.offsets)]
         return pa.ListArray.from_arrays(pa.array(offsets), keys.filter(pa.array(is_key)))
+
+    def property(self, name: str, kind: str) -> pa.Array:
+        """A property as a value; null for a message without it, and if it is no such value."""
+        texts = self.labels().value_of(name)
+        if kind not in _FORMS:
+            return texts
+        fits = pc.match_substring_regex(texts, _FORMS[kind])
+        texts = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
+        try:
+            return texts.cast(PROPERTY_KINDS[kind])
+        except pa.ArrowInvalid:  # beyond 64 bits
+            return pa.array([_int64(text) for text in texts.to_pylist()], pa.int64())
 
     def labels(self) -> "Labels":
         """The properties, split."""
@@ -310,6 +335,36 @@ def _texts(values: pa.BinaryArray) -> pa.StringArray:
     except pa.ArrowInvalid:  # not UTF-8
         texts = [value.decode("utf-8", "replace") for value in values.to_pylist()]
         return pa.array(texts, pa.string())
+
+
+def _int64(text: str | None) -> int | None:
+    number = None if text is None else int(text)
+    return None if number is None or not -(2**63) <= number < 2**63 else number
+
+
+def body_texts(bodies: pa.BinaryArray, kind: str) -> pa.StringArray:
+    """Bodies as texts; null if a body is not UTF-8, or with the kind `json` not JSON."""
+    if kind == "text":
+        try:
+            return bodies.cast(pa.string())
+        except pa.ArrowInvalid:
+            return pa.array([_utf8(body) for body in bodies.to_pylist()], pa.string())
+    return pa.array([_json(body) for body in bodies.to_pylist()], pa.string())
+
+
+def _utf8(body: bytes) -> str | None:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _json(body: bytes) -> str | None:
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return body.decode()
 
 
 def _host_of(packed: bytes) -> str:

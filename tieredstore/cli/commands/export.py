@@ -68,6 +68,20 @@ def _options(command: Callable[..., int]) -> Callable[..., int]:
                 " Default: all. The topic is in the names of the directories.",
             ),
             click.option(
+                "--body",
+                type=click.Choice(("bytes", "text", "json")),
+                help="Type of the column body. text: null if a body is not UTF-8; json: null if it"
+                " is no JSON. Default: bytes.",
+            ),
+            click.option(
+                "--property",
+                "properties",
+                multiple=True,
+                metavar="NAME:TYPE",
+                help="Add a column of this property: string, long, double or boolean. Null if a"
+                " message has no such value. Repeatable.",
+            ),
+            click.option(
                 "--skip-damaged",
                 is_flag=True,
                 help="Pass over damaged messages, count them, and exit with 1.",
@@ -203,6 +217,7 @@ def _export_options(given: dict[str, Any]) -> "ExportOptions":
     names = [name.strip() for name in (given["columns"] or "").split(",") if name.strip()]
     if given["columns"] is not None and not names:
         raise ConfigError("--columns names no column")
+    names = _typed_columns(names, given["body"], given["properties"])
     return ExportOptions(
         topics=tuple(sorted(set(given["topics"]))) or None,
         queues=tuple(sorted(set(given["queues"]))) or None,
@@ -211,6 +226,20 @@ def _export_options(given: dict[str, Any]) -> "ExportOptions":
         tags=tuple(sorted(set(given["tags"]))) or None,
         columns=tuple(names) or None,
     )
+
+
+def _typed_columns(names: list[str], body: str | None, properties: Sequence[str]) -> list[str]:
+    """The columns with the wanted form of bodies, and with those of properties; [] for all."""
+    if body in {None, "bytes"} and not properties:
+        return names
+    from tieredstore.reader.arrow import import_arrow  # noqa: PLC0415 - as above
+
+    names = names or import_arrow().schema_of(None).names
+    if body is not None and "body" not in names:
+        raise click.UsageError("--body is given, and --columns names no body")
+    if body in {"text", "json"}:
+        names = [f"body:{body}" if name == "body" else name for name in names]
+    return [*names, *properties]
 
 
 def _skips(*, damage: bool, missing: bool) -> "Skips":

@@ -58,6 +58,7 @@ from tieredstore.offline.scan.planning import (
     extents_of,
     offsets_between,
 )
+from tieredstore.offline.scan.scanner import schema_of
 from tieredstore.offline.scan.sources import source_of
 from tieredstore.offline.scan.split import Split
 from tieredstore.offline.tables.open_tier import OpenTier
@@ -136,7 +137,8 @@ class _DayRows:
     """Rows that wait until they are enough for a file."""
 
     def __init__(self, table: Table, task: TableTask) -> None:
-        missing = [one for one in task.columns if one not in table.schema().column_names]
+        there = table.schema().column_names
+        missing = [one for one in schema_of(task.columns).names if one not in there]
         if missing:
             raise ConfigError(f"{task.table} has no column {missing[0]} any more")
         self._table = table

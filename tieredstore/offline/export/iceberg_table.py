@@ -31,6 +31,8 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import (
     BinaryType,
+    BooleanType,
+    DoubleType,
     IcebergType,
     IntegerType,
     ListType,
@@ -81,10 +83,20 @@ def iceberg_schema(columns: Sequence[str]) -> Schema:
     kinds = schema_of(columns)
     return Schema(
         *(
-            NestedField(number, name, _type_of(kinds.field(name).type, number))
-            for number, name in enumerate(columns, 1)
+            NestedField(number, kind.name, _type_of(kind.type, number))
+            for number, kind in enumerate(kinds, 1)
         )
     )
+
+
+_SIMPLE = {
+    pa.binary(): BinaryType(),
+    pa.string(): StringType(),
+    pa.bool_(): BooleanType(),
+    pa.float64(): DoubleType(),
+    pa.int32(): IntegerType(),
+}
+"""Types of Iceberg by those of Arrow; all others are 64-bit numbers."""
 
 
 def _type_of(kind: pa.DataType, number: int) -> IcebergType:
@@ -95,11 +107,7 @@ def _type_of(kind: pa.DataType, number: int) -> IcebergType:
         return MapType(key, StringType(), value, StringType(), value_required=False)
     if pa.types.is_timestamp(kind):
         return TimestamptzType()
-    if pa.types.is_binary(kind):
-        return BinaryType()
-    if pa.types.is_string(kind):
-        return StringType()
-    return IntegerType() if kind == pa.int32() else LongType()
+    return _SIMPLE.get(kind, LongType())
 
 
 def as_table_rows(batch: pa.RecordBatch) -> pa.RecordBatch:

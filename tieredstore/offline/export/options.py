@@ -122,9 +122,10 @@ def named_columns(options: ExportOptions) -> Sequence[str]:
         ConfigError: there is no such column, or one is named twice.
     """
     try:
-        return import_arrow().schema_of(options.columns).names
+        names = import_arrow().schema_of(options.columns).names
     except ValueError as error:
         raise ConfigError(f"columns: {error}") from error
+    return names if options.columns is None else options.columns
 
 
 def _as_tuple(listed: Sequence[Any] | None) -> tuple[Any, ...] | None:

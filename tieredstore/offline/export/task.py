@@ -150,7 +150,7 @@ class ExportScan:
             report=report,
         ):
             kept = _with_tags(batch, self.tags)
-            rows = kept.select(list(self.columns))
+            rows = kept.select(schema_of(self.columns).names)
             self.null_times += _null_times_in(rows)
             yield rows, _days_of(kept)
         if report.first_offset is not None and report.last_offset is not None:
