@@ -184,6 +184,13 @@ def test_messages_are_found_by_key(served: Served, tmp_path: Path) -> None:
     assert answers == [sorted(row["found"]) for row in rows]
 
 
+@pytest.fixture(scope="module")
+def tools(served: Served) -> Served:
+    """The server, with a group that has read a topic."""
+    served.consume("CG_tools", "G_Keys", "*", len(places("G_Keys")))
+    return served
+
+
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
@@ -194,14 +201,21 @@ def test_messages_are_found_by_key(served: Served, tmp_path: Path) -> None:
         (["queryMsgByKey", "-t", "G_Keys", "-k", "k1"], r"[0-9A-F]{32} +\d+ +\d+"),
         (["consumerProgress", "-g", "CG_tools"], r"G_Keys +golden-a +0 +180 +180 +0"),
         (["brokerStatus", "-b", "{address}"], r"brokerVersionDesc +: V5_3_3"),
+        (["topicClusterList", "-t", "G_Keys"], r"^GoldenCluster$"),
+        (["consumerProgress"], r"^#Group"),
+        (["getBrokerConfig", "-b", "{address}"], r"brokerName += +golden-a"),
+        (["getConsumerConfig", "-g", "CG_tools"], r"retryMaxTimes += +16"),
+        (["brokerConsumeStats", "-b", "{address}"], r"G_Keys +CG_tools"),
+        (["cloneGroupOffset", "-s", "CG_tools", "-d", "CG_clone", "-t", "G_Keys"], r"success"),
+        (["queryMsgByOffset", "-t", "G_Keys", "-b", "golden-a", "-i", "0", "-o", "3"], r"Keys"),
+        (["printMsg", "-t", "G_Keys"], r"G_Keys"),
+        (["statsAll", "-t", "G_Keys"], r"G_Keys"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_mqadmin_shows_what_is_there(served: Served, words: list[str], shown: str) -> None:
-    address = f"127.0.0.1:{served.port}"
-    if "CG_tools" in words:
-        served.consume("CG_tools", "G_Keys", "*", len(places("G_Keys")))
+def test_mqadmin_shows_what_is_there(tools: Served, words: list[str], shown: str) -> None:
+    address = f"127.0.0.1:{tools.port}"
     given = [word.format(address=address) for word in words]
     startup = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    said = served.run(startup, *given, "-n", address)
+    said = tools.run(startup, *given, "-n", address)
     assert re.search(shown, said, re.MULTILINE), said
