@@ -15,6 +15,7 @@ from container.journal.options import JournalOptions
 from container.journal.ownership import Permit
 from container.lookup.collector import KeyCollector, with_keys
 from container.lookup.query import Unsealed
+from container.metadata.objects import release_of
 from container.metadata.operations import (
     CutQueue,
     Operation,
@@ -22,7 +23,6 @@ from container.metadata.operations import (
     PutTopic,
     RecordGap,
 )
-from container.metadata.part_counts import release_of
 from container.metadata.records import Gap, Queue, Tombstone, Topic
 from container.names.queue_id import QueueId
 from container.names.tier_objects import KeptName
@@ -32,10 +32,10 @@ from container.queue.truncate import CUT_REASON, QueueCut, cut_queue
 from container.record.batch import MessageBatch
 from container.steps.options import UpkeepOptions
 from container.tier_view import TierView
-from container.upkeep.creation_intents import announcements, left_of, taken_up
+from container.upkeep.garbage import announcements, left_of, taken_up
 from container.upkeep.index_files import IndexStep
 from container.upkeep.retention import retention_ms
-from container.upkeep.topic_deletion import delete_topic, still_dying
+from container.upkeep.tombstones import delete_topic, still_dying
 from container.upkeep.upkeep import Upkeep
 from provider.clock import Clock
 from provider.errors import NotFound, OutOfRange, StoreError, Unavailable

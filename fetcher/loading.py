@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from container.errors import BytesMissing
 from container.record.batch import PREFIX_DTYPE, headers_at
-from container.record.blank import Coda
 from container.record.columns import Contents, verify_contents
+from container.record.layout import Coda
 from container.record.unit import UNIT_BYTES, Units
 from container.record.verification import (
     Fault,

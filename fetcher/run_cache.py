@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
 from container.record.columns import Contents
-from container.record.decoding import MessageDecoder
 from container.record.layout import PHYSICAL_OFFSET_AT
-from container.record.message import StoredMessage
+from container.record.message import MessageDecoder, StoredMessage
 from container.record.properties import tag_hash
 from fetcher.options import COLUMN_BYTES
 from fetcher.tag_filter import Subscription

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from container.metadata.records import after_gaps
 from container.queue.time_index import Boundary, TimeRules, TimeStretch, UpperPlace, upper_offset
 from container.record.batch import store_timestamps
-from container.record.blank import Coda
 from container.record.header import RecordHeader
-from container.record.layout import BORN_HOST_V6, layout_of
+from container.record.layout import BORN_HOST_V6, Coda, layout_of
 from container.record.unit import UNIT_BYTES, Units
 from container.record.verification import Fault, Faults, judge_records, leading_good_units
 from fetcher.plan import places_in_reads, plan_reads

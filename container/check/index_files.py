@@ -5,19 +5,25 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 import numpy as np
 
 from container.check.finding import Finding
-from container.check.refreshing import ATTEMPTS_MAX, take_newer
-from container.index.items import SECOND_MS, KeyItems, place_of, places_of
-from container.index.layout import END_MAGIC, IndexHeader, IndexItem, IndexSlot
+from container.index.layout import (
+    END_MAGIC,
+    SECOND_MS,
+    IndexHeader,
+    IndexItem,
+    IndexSlot,
+    KeyItems,
+    place_of,
+    places_of,
+)
 from container.index.sealed import decode_sealed
 from container.lookup.coverage import Span, readable, without
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.names.tier_objects import IndexBase
-from container.queue.collected_keys import key_items_of
-from container.queue.lenient_scan import SoundRecords, read_sound_records
+from container.queue.lenient_scan import SoundRecords, key_items_of, read_sound_records
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.checksum import crc32c
-from container.tier_view import TierView
+from container.tier_view import ATTEMPTS_MAX, TierView, take_newer
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange, QueueOffset

@@ -5,13 +5,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import pairwise
 
 from container.check.finding import Finding
-from container.check.refreshing import ATTEMPTS_MAX, take_newer
 from container.errors import NewerVersion
-from container.journal.entry import copy_in, decode_entry
-from container.journal.frame import Frame, FrameKind
+from container.journal.frame import Frame, FrameKind, copy_in, decode_entry
 from container.journal.snapshot import decode_snapshot
 from container.metadata.moves import home_of, mark_name
-from container.metadata.part_counts import references, references_of
+from container.metadata.objects import references, references_of
 from container.metadata.state import TierState
 from container.names.tier_objects import (
     MADE_AGAIN,
@@ -30,7 +28,7 @@ from container.names.tier_objects import (
     parse_name,
 )
 from container.queue.manifest import ManifestReader
-from container.tier_view import TierView
+from container.tier_view import ATTEMPTS_MAX, TierView, take_newer
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 from provider.stores.in_place_segments import LOCK_NAME

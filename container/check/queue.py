@@ -9,18 +9,17 @@ from itertools import pairwise
 import numpy as np
 
 from container.check.finding import Finding
-from container.metadata.object_names import object_name, object_names
+from container.metadata.objects import object_name, object_names
 from container.metadata.records import Extent, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.queue.message_queue_container import MessageQueueContainer
 from container.queue.positions import lost_bytes
 from container.record.batch import decode_units
-from container.record.blank import BLANK_MAGIC, Coda
 from container.record.body import check_compression, decompress
 from container.record.checksum import body_crc_of, crc32c, record_crc_is_valid
 from container.record.header import RecordHeader, RecordParts, locate_parts
-from container.record.layout import MAGIC_AT
+from container.record.layout import BLANK_MAGIC, MAGIC_AT, Coda
 from container.record.properties import NAME_END, PAIR_END, TAGS, tag_hash
 from container.record.unit import UNIT_BYTES, Units
 from container.record.verification import Fault, find_records

@@ -11,7 +11,6 @@ from container.check.finding import Finding
 from container.check.index_files import check_index_file
 from container.check.metadata import ask_for_second_store, check_parts, listed_objects
 from container.check.queue import FlatStream, check_extents, check_joins, grown
-from container.check.refreshing import ATTEMPTS_MAX, take_newer
 from container.check.tier import (
     check_metadata,
     check_past_ends,
@@ -19,7 +18,7 @@ from container.check.tier import (
     is_metadata,
     published_names,
 )
-from container.metadata.object_names import object_name
+from container.metadata.objects import object_name
 from container.metadata.records import Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId
@@ -32,7 +31,7 @@ from container.names.tier_objects import (
     ScrubName,
     parse_name,
 )
-from container.tier_view import TierView
+from container.tier_view import ATTEMPTS_MAX, TierView, take_newer
 from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange
 from provider.object_store import ObjectEntry, ObjectStore

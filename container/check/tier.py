@@ -13,8 +13,7 @@ from container.check.metadata import (
     unused_objects,
 )
 from container.check.queue import still_stands, verify_queue
-from container.check.refreshing import ATTEMPTS_MAX, take_newer
-from container.metadata.object_names import object_name, object_names
+from container.metadata.objects import object_name, object_names
 from container.metadata.records import Queue
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
@@ -24,7 +23,7 @@ from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.checksum import body_crc_of, record_crc_is_valid
 from container.record.header import RecordHeader, locate_parts
-from container.tier_view import TierView
+from container.tier_view import ATTEMPTS_MAX, TierView, take_newer
 from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError
 from provider.object_store import Buffer, ObjectStore

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from container.index.items import KEY_ITEM_DTYPE, KeyItems
+from container.index.layout import KEY_ITEM_DTYPE, KeyItems
 from container.record.batch import as_bytes, values_at
 from container.record.columns import Spans, locate_columns, properties_of_all
 from container.record.message import StoredMessage

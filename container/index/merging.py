@@ -11,15 +11,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from container.index.items import SECOND_MS, places_of
 from container.index.layout import (
     END_MAGIC,
     FILE_BYTES_MAX,
     ITEM_DTYPE,
+    SECOND_MS,
     SLOT_DTYPE,
     IndexHeader,
     IndexItem,
     IndexSlot,
+    places_of,
 )
 from container.index.sealed import (
     INT32_MAX,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from container.index.items import KEY_ITEM_DTYPE
+from container.index.layout import KEY_ITEM_DTYPE
 from provider.setting import MIB, Kind, setting
 
 BUILDING_ITEM_BYTES = 200

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from container.index.items import KeyItems, joined, place_of
-from container.index.layout import IndexHeader
+from container.index.layout import IndexHeader, KeyItems, joined, place_of
 from container.index.merging import MergedPart, merge_sealed
 from container.index.sealed import fitting_begin, fitting_slots, seal_index
 from container.lookup.coverage import covered_by_files, readable, without
@@ -20,10 +19,9 @@ from container.lookup.find import part_of, read_whole
 from container.metadata.records import IndexFile
 from container.names.rocketmq import index_name
 from container.names.tier_objects import INDEX_PREFIX, IndexBase
-from container.queue.collected_keys import key_items_of
-from container.queue.lenient_scan import read_verified_records
+from container.queue.lenient_scan import key_items_of, read_verified_records
 from container.record.checksum import crc32c
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import Corrupt, Denied, OutOfRange
 from provider.ranges import QueueOffset
 

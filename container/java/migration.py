@@ -20,23 +20,23 @@ from container.java.metadata import (
     encode_java_metadata,
 )
 from container.java.tier import DAMAGE
-from container.metadata.invariants import check_queue
 from container.metadata.operations import Operation, PutIndexFile, PutQueue, PutTopic
 from container.metadata.records import (
     Extent,
     IndexFile,
     Queue,
     Segment,
+    check_queue,
     gap_at,
     next_gap_start,
 )
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import INDEX_QUEUE, parse_segment_name, segment_name
+from container.queue.commit_plan import cut_runs
 from container.queue.message_queue_container import MessageQueueContainer
-from container.queue.roll_points import cut_runs
-from container.record.blank import Coda
 from container.record.checksum import crc32c
+from container.record.layout import Coda
 from container.record.unit import UNIT_BYTES, Units
 from container.record.verification import (
     damaged_bodies,
@@ -44,7 +44,7 @@ from container.record.verification import (
     leading_good_units,
     verify_records,
 )
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.clock import Clock
 from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, StoreError

@@ -7,9 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from container.errors import Refused
-from container.journal.entry import apply_entry, copy_in, encode_entry
 from container.journal.entry_writer import EntryWriter, Outcome
-from container.journal.frame import NONCE_BYTES, Frame, FrameKind
+from container.journal.frame import (
+    NONCE_BYTES,
+    Frame,
+    FrameKind,
+    apply_entry,
+    copy_in,
+    encode_entry,
+)
 from container.journal.options import JournalOptions, RandomSource
 from container.journal.reader import JournalReader, Loaded
 from container.metadata.codec import encode_operations, join_operations

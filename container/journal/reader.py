@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 from zlib import crc32
 
 from container.errors import NewerVersion
-from container.journal.entry import apply_entry, copy_in, decode_entry, follows
+from container.journal.frame import apply_entry, copy_in, decode_entry, follows
 from container.journal.options import JournalOptions
 from container.journal.snapshot import decode_in_turns
 from container.metadata.records import Broker

@@ -5,8 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from container.errors import NewerVersion
-from container.journal.entry import copy_in, decode_entry
-from container.journal.frame import NONCE_BYTES, Frame, FrameKind
+from container.journal.frame import NONCE_BYTES, Frame, FrameKind, copy_in, decode_entry
 from container.journal.options import RandomSource
 from container.journal.reader import Loaded
 from container.journal.snapshot import write_snapshot

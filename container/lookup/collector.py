@@ -5,15 +5,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from container.index.items import KEY_ITEM_DTYPE, KeyItems, joined, no_items
+from container.index.layout import KEY_ITEM_DTYPE, KeyItems, joined, no_items
 from container.index.options import IndexOptions
 from container.journal.journal import Journal
 from container.lookup.coverage import Span, covered_by_files, merged, readable, without
 from container.metadata.records import Queue
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId, SegmentType
-from container.queue.collected_keys import CommitKeys, keys_of_commit
-from container.queue.commit_plan import CommitPlan
+from container.queue.commit_plan import CommitKeys, CommitPlan, keys_of_commit
 from container.record.batch import MessageBatch
 from provider.clock import Clock
 from provider.errors import Corrupt

@@ -7,12 +7,19 @@ from itertools import islice, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from container.index.items import ItemPlace, KeyItems, joined, place_of, places_in_log
 from container.index.keys import has_key, index_key, keys_of_records
-from container.index.layout import END_MAGIC, IndexHeader, IndexItem
+from container.index.layout import (
+    END_MAGIC,
+    IndexHeader,
+    IndexItem,
+    ItemPlace,
+    KeyItems,
+    joined,
+    place_of,
+    places_in_log,
+)
 from container.index.merging import MergedPart
-from container.index.open_file import OpenIndex
-from container.index.sealed import SealedIndex
+from container.index.sealed import OpenIndex, SealedIndex
 from container.lookup.coverage import (
     Span,
     count,

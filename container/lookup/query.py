@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from container.index.items import SECOND_MS, ItemPlace, KeyItems
+from container.index.layout import SECOND_MS, ItemPlace, KeyItems
 from container.lookup.coverage import Span
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId

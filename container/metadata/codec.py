@@ -8,8 +8,8 @@ from typing import Any, get_args
 import orjson
 
 from container.errors import NewerVersion
+from container.metadata.objects import recounted
 from container.metadata.operations import Operation
-from container.metadata.part_counts import recounted
 from container.metadata.record_codecs import (
     RECORD_CODECS,
     DecodeError,

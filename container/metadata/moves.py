@@ -3,9 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from container.metadata.invariants import check_queue, check_segments, queue_path, refuse_unless
 from container.metadata.operations import ManifestSwap, OffloadSegments, RepackedRun, RepackSegments
-from container.metadata.records import Attempt, ManifestRef, Queue, Segment
+from container.metadata.records import (
+    Attempt,
+    ManifestRef,
+    Queue,
+    Segment,
+    check_queue,
+    check_segments,
+    queue_path,
+    refuse_unless,
+)
 from container.names.queue_id import FLAT_FILES, SegmentType
 from provider.stores.packed_segments import OFFLOAD_PREFIX, parts_prefix
 from provider.stores.two_stores import is_offloaded

@@ -3,7 +3,6 @@
 from bisect import bisect_left
 from dataclasses import replace
 
-from container.metadata.invariants import check_queue, queue_path, refuse_unless
 from container.metadata.operations import (
     ALL_EXTENTS,
     CommitQueue,
@@ -24,6 +23,9 @@ from container.metadata.records import (
     Queue,
     QueueBasis,
     Segment,
+    check_queue,
+    queue_path,
+    refuse_unless,
 )
 from container.names.queue_id import FLAT_FILES, SegmentType
 from container.record.unit import UNIT_BYTES

@@ -8,10 +8,9 @@ from itertools import chain, islice
 from typing import Any, Self
 
 from container.errors import Refused
-from container.metadata import part_counts, queue_changes
-from container.metadata.invariants import check_queue, queue_path, refuse_unless
+from container.metadata import objects, queue_changes
 from container.metadata.moves import offload, repack
-from container.metadata.object_names import object_names
+from container.metadata.objects import object_names
 from container.metadata.operations import (
     IMPORTED,
     AddTombstones,
@@ -47,6 +46,9 @@ from container.metadata.records import (
     Queue,
     Tombstone,
     Topic,
+    check_queue,
+    queue_path,
+    refuse_unless,
 )
 from container.metadata.tables import TABLES, Overlay, TombstoneOverlay, TombstoneTable
 from container.names.queue_id import QueueId
@@ -183,12 +185,12 @@ def _replace(
         change.queues.put(after.id, after)
     if not change.parts_counted:
         return
-    if not change.parts.is_empty and part_counts.says_too_little(before, after, release):
+    if not change.parts.is_empty and objects.says_too_little(before, after, release):
         change.parts_counted = False  # an older program's, with unknown references
         return
-    delta = part_counts.counted_change(before, after, release)
+    delta = objects.counted_change(before, after, release)
     due_ms = None if release is None else release.not_before_ms
-    part_counts.count(change.parts, change.tombstones, delta, not_before_ms=due_ms, level=level)
+    objects.count(change.parts, change.tombstones, delta, not_before_ms=due_ms, level=level)
 
 
 def _move_bytes(change: StateChange, operation: RepackSegments | OffloadSegments) -> None:
@@ -205,10 +207,10 @@ def _count_parts(change: StateChange, operation: CountParts) -> None:
     """Begin to count. Parts without a reference stay until a later owner finds them."""
     counts = Counter(dict(operation.in_manifests))
     for queue in change.queues.records():
-        counts.update(part_counts.references_of(queue))
+        counts.update(objects.references_of(queue))
     for part in change.parts.found(lambda _: True):
         change.parts.drop(part.object_name)
-    part_counts.count(change.parts, change.tombstones, counts)
+    objects.count(change.parts, change.tombstones, counts)
     change.parts_counted = True
 
 
@@ -216,8 +218,8 @@ def _commit(change: StateChange, operation: CommitQueue) -> None:
     queue = _queue(change, operation.queue)
     change.queues.put(queue.id, queue_changes.commit(queue, operation))
     if change.parts_counted:
-        delta = part_counts.counted_commit(queue, operation)
-        part_counts.count(change.parts, change.tombstones, delta)
+        delta = objects.counted_commit(queue, operation)
+        objects.count(change.parts, change.tombstones, delta)
     for part in operation.changes:
         live = queue.segments(part.type)
         if not live or live[-1].base != part.base:  # after a truncation a file's name may be reused
@@ -354,8 +356,8 @@ def _put_queue(change: StateChange, operation: PutQueue) -> None:
     after = replace(queue, generation=generation, used_below=used_below)
     change.queues.put(queue.id, after)
     if change.parts_counted:  # references of a known queue stay unchanged
-        delta = part_counts.counted_change(known, after, None)
-        part_counts.count(change.parts, change.tombstones, delta)
+        delta = objects.counted_change(known, after, None)
+        objects.count(change.parts, change.tombstones, delta)
 
 
 def _history(queue: Queue) -> tuple[object, ...]:
@@ -380,7 +382,7 @@ class TierState:
     T3  Every queue has its topic.
     T4  Every queue keeps I1 to I5 (`metadata/records.py`).
     T5  While `parts_counted`, every part has at least as many references as extents in the
-        snapshot name it, and every part that one names has a record (P1 of `part_counts.py`).
+        snapshot name it, and every part that one names has a record (P1 of `objects.py`).
     """
 
     broker: Broker = NO_BROKER
@@ -477,10 +479,10 @@ class TierState:
             self._check_parts()
 
     def _check_parts(self) -> None:
-        """Check T5. A recount with the manifests is stricter (`part_counts.recounted`)."""
+        """Check T5. A recount with the manifests is stricter (`objects.recounted`)."""
         counts = Counter[str]()
         for queue in self.queues.values():
-            counts.update(part_counts.references_of(queue))
+            counts.update(objects.references_of(queue))
         for name, least in counts.items():
             known = self.parts.get(name)
             count = 0 if known is None else known.references

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from container.errors import BytesMissing, Refused
-from container.metadata.object_names import own_file
+from container.metadata.objects import own_file, references, release_of
 from container.metadata.operations import (
     ManifestSwap,
     OffloadSegments,
     RepackedRun,
 )
-from container.metadata.part_counts import references, release_of
 from container.metadata.records import Extent, ManifestRef, Queue, Segment, Tombstone
 from container.move.offload_plan import Held, pieces_of_extent, runs_of
 from container.names.queue_id import QueueId, SegmentType
@@ -22,9 +21,8 @@ from container.names.rocketmq import segment_name
 from container.queue.manifest import ManifestReader
 from container.queue.positions import begins_in_gap
 from container.record.checksum import crc32c
-from container.steps.manifest_writer import ManifestWriter
 from container.steps.options import UpkeepOptions
-from container.steps.step import OwnedTier
+from container.steps.step import ManifestWriter, OwnedTier
 from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.file_segments import FileSegments, SegmentSlice

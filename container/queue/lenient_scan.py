@@ -5,11 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from container.names.queue_id import FLAT_FILES, SegmentType
+from container.index.keys import items_of_records
+from container.index.layout import KeyItems
+from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.batch import PREFIX_DTYPE, as_bytes, headers_at, store_timestamps
-from container.record.blank import Coda
 from container.record.columns import verify_contents
+from container.record.layout import Coda
 from container.record.verification import Fault, find_records, leading_good_units
 from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, OutOfRange
@@ -151,3 +153,18 @@ async def _extent_edges(
 def _nothing(end: QueueOffset, error: Corrupt) -> SoundRecords:
     none = np.empty(0, np.int64)
     return SoundRecords(end, (error,), np.empty(0, np.uint8), none, none, none, none, none)
+
+
+def key_items_of(found: SoundRecords, queue: QueueId, topic_id: int) -> KeyItems:
+    """Index items of messages that were read. Costs and errors as `keys_of_records`."""
+    items = items_of_records(
+        found.data,
+        found.starts,
+        found.sizes,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        positions=found.positions,
+        store_timestamps=found.store_timestamps,
+    )
+    items["topic_id"] = topic_id
+    return items

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from container.errors import BytesMissing
-from container.metadata.object_names import object_name
+from container.metadata.objects import object_name
 from container.metadata.records import Extent, Gap, ManifestRef, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from container.metadata.moves import is_away
-from container.metadata.object_names import names_of_queue
+from container.metadata.objects import names_of_queue
 from container.metadata.records import CopyState, ManifestRef, Segment, after_gaps, gap_at
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 from container.errors import BytesMissing
-from container.metadata.object_names import object_name, own_file
+from container.metadata.objects import object_name, own_file, references
 from container.metadata.operations import CommitQueue, SegmentChange
-from container.metadata.part_counts import references
 from container.metadata.records import (
     Extent,
     ManifestRef,

@@ -17,17 +17,19 @@ from container.record.batch import (
     values_at,
     with_record_crc,
 )
-from container.record.blank import BLANK_MAGIC, BlankRecord, Coda
 from container.record.checksum import BODY_CRC_MASK, crc32, record_crc_is_valid
 from container.record.columns import LEAP_BYTES, SMALL_BYTES, Leaps, leading_whole
 from container.record.header import locate_parts
 from container.record.layout import (
+    BLANK_MAGIC,
     BORN_HOST_V6,
     HOST_GROWTH,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
     STORE_HOST_V6,
+    BlankRecord,
+    Coda,
     layout_of,
 )
 from container.record.properties import TAGS, decode_properties, tag_hash

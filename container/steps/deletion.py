@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from container.metadata.object_names import names_of_queue
+from container.metadata.objects import names_of_queue
 from container.metadata.records import Queue, Tombstone
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId

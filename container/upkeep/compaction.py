@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from container.index.options import IndexOptions
 from container.metadata.moves import is_away
-from container.metadata.part_counts import references, references_of
+from container.metadata.objects import references, references_of
 from container.metadata.records import Extent, IndexFile, Part, Queue, Segment
 from container.metadata.state import TierState
 from container.move.repack import RepackStep

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.errors import BytesMissing
-from container.index.items import KeyItems, joined
 from container.index.keys import items_of_records
-from container.index.layout import IndexHeader
+from container.index.layout import IndexHeader, KeyItems, joined
 from container.index.options import INLINE_ITEMS_MAX
 from container.index.sealed import fitting_begin, fitting_slots, seal_index
 from container.lookup.collector import Collected, KeyCollector
@@ -24,7 +23,7 @@ from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import index_name
 from container.names.tier_objects import INDEX_PREFIX, IndexBase
-from container.queue.collected_keys import CommitKeys
+from container.queue.commit_plan import CommitKeys
 from container.queue.lenient_scan import read_verified_records
 from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import MessageQueueContainer

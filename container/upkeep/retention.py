@@ -10,17 +10,16 @@ from typing import NamedTuple
 
 from container.errors import BytesMissing
 from container.metadata import queue_changes
+from container.metadata.objects import release_of
 from container.metadata.operations import CommitQueue, TrimQueue
-from container.metadata.part_counts import release_of
 from container.metadata.records import ManifestRef, Queue, Segment
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.options import HOUR_MS
 from container.queue.manifest import MANIFEST_SEGMENTS_MAX, ManifestReader
 from container.queue.truncate import HeadTrim, is_rolled, oldest_segments, plan_trim, roll
-from container.steps.manifest_writer import ManifestWriter
 from container.steps.options import UpkeepOptions
-from container.steps.step import QUEUES_PER_TURN, DueQueues, OwnedTier, Step
+from container.steps.step import QUEUES_PER_TURN, DueQueues, ManifestWriter, OwnedTier, Step
 
 _Oldest = tuple[int, QueueId, Segment, AsyncIterator[Segment]]
 """Newest time of a queue's oldest segment, the queue, this segment, and those after it."""

@@ -40,13 +40,11 @@ from container.options import TierOptions
 from container.queue.manifest import MANIFEST_SEGMENTS_MAX, name_manifest, write_manifest
 from container.steps.options import UpkeepOptions
 from container.steps.step import OwnedTier
-from container.upkeep.creation_intents import FirstFilesStep
-from container.upkeep.garbage import OffloadedParts
+from container.upkeep.garbage import FirstFilesStep, OffloadedParts
 from container.upkeep.index_files import IndexExpiryStep
-from container.upkeep.manifests import ManifestStep
 from container.upkeep.offload import OffloadStep
 from container.upkeep.retention import RetentionStep
-from container.upkeep.snapshots import SnapshotStep
+from container.upkeep.snapshots import ManifestStep, SnapshotStep
 from container.upkeep.tombstones import TombstoneStep
 from provider.clock import SystemClock
 from provider.ranges import QueueOffset

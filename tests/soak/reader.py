@@ -11,7 +11,7 @@ from struct import Struct
 import numpy as np
 
 from container.names.queue_id import QueueId
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchedMessages, FetchStatus

@@ -11,7 +11,7 @@ from container.journal.reader import JournalReader
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchStatus
 from provider.errors import Corrupt, OutOfRange, StoreError

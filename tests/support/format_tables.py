@@ -42,7 +42,7 @@ from container.metadata.records import (
 )
 from container.record import layout
 from container.record.batch import HEADER_DTYPE
-from container.record.blank import BLANK_MAGIC, BlankRecord, Coda
+from container.record.layout import BLANK_MAGIC, BlankRecord, Coda
 from container.record.unit import ConsumeQueueUnit
 
 TABLES_OF = (Broker, Topic, Queue, Tombstone, Attempt, IndexFile, Part)

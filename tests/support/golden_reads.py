@@ -7,7 +7,7 @@ from container.java.metadata import parse_java_metadata
 from container.java.tier import load_java_tier
 from container.names.queue_id import QueueId
 from container.record.layout import COMPRESSED
-from container.tier_reader import FixedMetadata, TierReader
+from container.tier_view import FixedMetadata, TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from provider.posix.store import PosixStore

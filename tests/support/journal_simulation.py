@@ -14,8 +14,7 @@ from contextlib import suppress
 from itertools import pairwise
 from random import Random
 
-from container.journal.entry import apply_entry, decode_entry
-from container.journal.frame import Frame, FrameKind
+from container.journal.frame import Frame, FrameKind, apply_entry, decode_entry
 from container.journal.journal import Journal
 from container.journal.options import JournalOptions
 from container.journal.reader import JournalFollower, JournalReader

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from container.check.finding import Finding
 from container.check.tier import check_tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import NotFound, StoreError
 from provider.object_store import ObjectStore
 from provider.posix.store import PosixStore

@@ -14,7 +14,7 @@ from container.move.repack import RepackStep
 from container.options import HOUR_MS
 from container.steps.step import OwnedTier
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from container.upkeep.retention import RetentionStep
 from provider.clock import SystemClock
 from provider.errors import Unavailable

@@ -9,7 +9,7 @@ from container.names.queue_id import FLAT_FILES, QueueId
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from container.upkeep.offload import OffloadedQueue
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld

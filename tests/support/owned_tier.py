@@ -15,7 +15,7 @@ from container.options import TierOptions
 from container.queue.commit_plan import CommitPlan
 from container.steps.options import UpkeepOptions
 from container.tier import Tier, TierIdentity
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import Fenced
 from provider.object_store import ObjectEntry, ObjectStore
 from provider.stores.in_place_segments import InPlaceDriver

@@ -13,7 +13,7 @@ from container.names.queue_id import FLAT_FILES, SegmentType
 from container.options import TierOptions
 from container.queue.manifest import ManifestReader
 from container.steps.options import UpkeepOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.clock import SystemClock
 from provider.object_store import ObjectStore
 from tests.support.cli import settings

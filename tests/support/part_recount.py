@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from container.metadata.part_counts import recounted
+from container.metadata.objects import recounted
 from container.metadata.records import Segment
 from container.metadata.state import StateChange, TierState
 from container.names.tier_objects import JOURNAL_PREFIX, EntryName

@@ -16,7 +16,7 @@ from container.journal.entry_writer import EntryWriter, Outcome, Written
 from container.journal.journal import Transaction
 from container.journal.snapshot import encode_snapshot
 from container.journal.truncation import VerifiedSnapshot
-from container.metadata import part_counts
+from container.metadata import objects
 from container.metadata.operations import Release
 from container.metadata.records import Queue
 from container.move import repack
@@ -37,7 +37,7 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 def a_part_goes_one_reference_early(patch: pytest.MonkeyPatch) -> None:
     """The tombstone is made while one extent still names the part."""
-    count = part_counts.count
+    count = objects.count
 
     def early(known: Any, dead: Any, delta: Any, **options: Any) -> None:
         count(known, dead, delta, **options)
@@ -47,20 +47,20 @@ def a_part_goes_one_reference_early(patch: pytest.MonkeyPatch) -> None:
             if part is not None and part.references == 1 and delta[name] < 0 and due_ms is not None:
                 count(known, dead, {name: -1}, **options)
 
-    patch.setattr(part_counts, "count", early)
+    patch.setattr(objects, "count", early)
 
 
 def a_commit_counts_every_part_once(patch: pytest.MonkeyPatch) -> None:
     """Two extents of one queue in one part count as one reference."""
-    counted = part_counts.counted_commit
+    counted = objects.counted_commit
     patch.setattr(
-        part_counts, "counted_commit", lambda *args: Counter(dict.fromkeys(counted(*args), 1))
+        objects, "counted_commit", lambda *args: Counter(dict.fromkeys(counted(*args), 1))
     )
 
 
 def repacking_lets_go_of_nothing(patch: pytest.MonkeyPatch) -> None:
     """A merge does not drop the references to the old parts."""
-    counted = part_counts.counted_change
+    counted = objects.counted_change
 
     def kept(before: Queue | None, after: Queue | None, release: Release | None) -> Counter[str]:
         delta = counted(before, after, release)
@@ -68,14 +68,14 @@ def repacking_lets_go_of_nothing(patch: pytest.MonkeyPatch) -> None:
             return Counter({name: change for name, change in delta.items() if change > 0})
         return delta
 
-    patch.setattr(part_counts, "counted_change", kept)
+    patch.setattr(objects, "counted_change", kept)
 
 
 def what_manifests_let_go_of_is_not_counted(patch: pytest.MonkeyPatch) -> None:
     """Expiry and deletion forget the extents in manifests."""
-    counted = part_counts.counted_change
+    counted = objects.counted_change
     patch.setattr(
-        part_counts,
+        objects,
         "counted_change",
         lambda before, after, release: counted(before, after, None),
     )
@@ -83,7 +83,7 @@ def what_manifests_let_go_of_is_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 def expiry_says_nothing_of_manifests(patch: pytest.MonkeyPatch) -> None:
     """A trim plans its release without what manifests named."""
-    release_of = part_counts.release_of
+    release_of = objects.release_of
     patch.setattr(retention, "release_of", lambda _lost, due_ms: release_of({}, due_ms))
 
 
@@ -308,7 +308,7 @@ def a_name_is_used_twice(patch: pytest.MonkeyPatch) -> None:
 
 def units_are_not_counted_in_a_changed_record(patch: pytest.MonkeyPatch) -> None:
     """A change of a whole record counts the extents of its CommitLog only."""
-    patch.setattr(part_counts, "FLAT_FILES", part_counts.FLAT_FILES[:1])
+    patch.setattr(objects, "FLAT_FILES", objects.FLAT_FILES[:1])
 
 
 def upkeep_believes_what_is_not_published(patch: pytest.MonkeyPatch) -> None:

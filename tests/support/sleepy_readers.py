@@ -11,7 +11,7 @@ from random import Random
 
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
-from container.tier_reader import FixedMetadata, TierReader
+from container.tier_view import FixedMetadata, TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchStatus

@@ -6,7 +6,7 @@ from container.check.tier import check_tier
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId, SegmentType
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import Corrupt, StoreError
 from provider.object_store import ObjectStore
 from provider.ranges import ByteRange, QueueOffset

@@ -19,7 +19,7 @@ from container.lookup.query import KeyQuery
 from container.names.queue_id import QueueId
 from container.names.tier_objects import JOURNAL_PREFIX
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from container.upkeep.compaction import CompactionLimits
 from provider.errors import Corrupt, Fenced, StoreError
 from provider.ranges import QueueOffset

@@ -11,7 +11,7 @@ from container.check.tier import check_tier
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import Corrupt, Denied, Fenced, OutOfRange
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset

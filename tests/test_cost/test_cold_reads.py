@@ -8,7 +8,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from provider.disk_cache.store import DiskCachedStore

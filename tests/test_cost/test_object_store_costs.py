@@ -14,7 +14,7 @@ import pytest
 
 from container.journal.heartbeat import Heartbeat
 from container.tier import Tier, TierIdentity
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from dispatcher.dispatcher import TieredDispatcher
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock, SystemClock

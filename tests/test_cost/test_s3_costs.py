@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 
 from container.journal.journal import Journal
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.clock import SystemClock
 from provider.object.opening import open_object_store
 from tests.support.clean_tier import (

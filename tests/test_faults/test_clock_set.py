@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from container.names.queue_id import QueueId
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.testing.memory import MemoryStore
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.store_harness import UPKEEP_OPTIONS, StoreHotLog, StoreProcess

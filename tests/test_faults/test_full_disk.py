@@ -11,7 +11,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.options import TierOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import Unavailable
 from provider.object_store import Append
 from provider.options import PosixOptions

@@ -17,7 +17,7 @@ import pytest
 
 from container.check.tier import check_tier
 from container.names.queue_id import QueueId, SegmentType
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import NotFound
 from provider.posix.store import PosixStore
 from provider.ranges import ByteRange

@@ -17,7 +17,7 @@ from container.metadata.moves import is_away
 from container.metadata.records import Extent
 from container.move import offload_copies
 from container.names.queue_id import FLAT_FILES, QueueId
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore, Kind
 from provider.testing.manual_clock import ManualClock
 from tests.support.level import LEVEL

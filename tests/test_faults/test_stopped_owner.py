@@ -16,7 +16,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.names.rocketmq import broker_directory
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import NotFound
 from provider.posix.store import PosixStore
 from tests.support.cli import COMMAND, run

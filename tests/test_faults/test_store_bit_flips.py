@@ -9,7 +9,7 @@ from container.journal.options import JournalOptions
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.steps.options import UpkeepOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from provider.errors import Corrupt

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from container.names.queue_id import QueueId
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import Fenced
 from provider.testing.faulty import Fault, Kind
 from provider.testing.manual_clock import ManualClock, settle

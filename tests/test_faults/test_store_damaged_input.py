@@ -19,7 +19,7 @@ from container.metadata.records import Gap
 from container.names.queue_id import QueueId
 from container.record.unit import ConsumeQueueUnit
 from container.tier import Tier, TierIdentity
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from dispatcher.ports import HALTED, QueueState

@@ -8,7 +8,7 @@ import pytest
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchResult
 from provider.errors import Corrupt

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from container.record import decoding
+from container.record import message
 from container.record.message import StoredMessage
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
@@ -60,8 +60,8 @@ async def test_a_run_is_checked_for_decoding_once(monkeypatch: pytest.MonkeyPatc
         checked.append(len(columns[1]))
         return places(*columns)
 
-    places = decoding.properties_of_all
-    monkeypatch.setattr(decoding, "properties_of_all", counted)
+    places = message.properties_of_all
+    monkeypatch.setattr(message, "properties_of_all", counted)
     options = FetcherOptions(verify=False)
     async with TieredMessageFetcher(MemoryTier(filled(2000)), options=options) as fetcher:
         at = 0

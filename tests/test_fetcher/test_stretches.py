@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from container.record.blank import Coda
+from container.record.layout import Coda
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.plan import ALONE_BYTES_MIN, stretches_of

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from container.names.queue_id import QueueId
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchResult
 from provider.clock import SystemClock

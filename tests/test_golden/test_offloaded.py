@@ -10,7 +10,7 @@ from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery
 from container.metadata.moves import is_away
 from container.names.queue_id import FLAT_FILES
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from tests.support.cli import settings

@@ -7,7 +7,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.queue.time_index import Boundary, TimeRules
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from provider.posix.store import PosixStore

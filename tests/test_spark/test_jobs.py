@@ -9,7 +9,7 @@ import pytest
 
 from container.check.tier import check_tier
 from container.names.rocketmq import INDEX_QUEUE
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.posix.store import PosixStore
 from tests.support.golden import GoldenTree
 from tests.test_tieredstore.offline.test_audit import flip, only

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from container.index.options import IndexOptions
-from container.metadata.part_counts import references_of
+from container.metadata.objects import references_of
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.tier import Tier

@@ -12,7 +12,7 @@ from container.index.options import IndexOptions
 from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.tier import Tier, TierIdentity
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher

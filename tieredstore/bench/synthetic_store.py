@@ -10,9 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from container.record.blank import BlankRecord
 from container.record.checksum import body_crc_of
-from container.record.layout import BORN_HOST_AT, PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, layout_of
+from container.record.layout import (
+    BORN_HOST_AT,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_OFFSET_AT,
+    BlankRecord,
+    layout_of,
+)
 from container.record.message import StoredMessage
 from container.record.properties import encode_properties, tag_hash
 from container.record.unit import UNIT_DTYPE

@@ -9,10 +9,9 @@ from struct import error as StructError  # noqa: N812 - a class, although named 
 from typing import Any, NamedTuple, cast
 
 from container.names.queue_id import QueueId
-from container.record.blank import BlankRecord
 from container.record.checksum import BODY_CRC_MASK, crc32
 from container.record.header import Host, shape_of
-from container.record.layout import HOST_BITS, TRANSACTION_MASK
+from container.record.layout import HOST_BITS, TRANSACTION_MASK, BlankRecord
 from container.record.properties import NAME_END, PAIR_END, PROPERTIES_BYTES_MAX, TAGS
 from container.record.unit import ConsumeQueueUnit
 from tieredstore.hot.encoding import (

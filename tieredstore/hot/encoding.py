@@ -10,7 +10,6 @@ from struct import error as StructError  # noqa: N812 - a class, although named 
 from typing import NamedTuple, cast
 
 from container.names.queue_id import QueueId, check_path_component
-from container.record.blank import BlankRecord
 from container.record.checksum import RECORD_CRC_BYTES, body_crc_of, encode_record_crc
 from container.record.header import TOPIC_BYTES_MAX, Host, magic_for, shape_of
 from container.record.layout import (
@@ -22,6 +21,7 @@ from container.record.layout import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    BlankRecord,
     RecordLayout,
     layout_of,
 )

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from container.record.blank import BlankRecord
 from container.record.header import Host
-from container.record.layout import RECORD_BYTES_MIN
+from container.record.layout import RECORD_BYTES_MIN, BlankRecord
 from container.record.unit import UNIT_BYTES
 from provider.setting import GIB, MIB, Kind, setting
 

@@ -22,8 +22,8 @@ from typing import Self
 
 from container.check.finding import Finding
 from container.check.tier import check_tier
-from container.index.items import KeyItems
-from container.index.open_file import OpenIndex
+from container.index.layout import KeyItems
+from container.index.sealed import OpenIndex
 from container.lookup.find import KnownCoverage, OpenFileItems, find_messages
 from container.lookup.query import (
     BEGIN_OF_TIME_MS,
@@ -38,7 +38,7 @@ from container.metadata.records import CopyState
 from container.names.queue_id import QueueId, named_queue
 from container.queue.segments import TieredSegment, TieredSegments
 from container.queue.time_index import Boundary, TimeRules
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
 from fetcher.result import FetchResult
 from fetcher.statistics import FetcherStatistics

@@ -15,7 +15,7 @@ from container.metadata.records import Attempt
 from container.names.queue_id import QueueId
 from container.names.rocketmq import parse_cluster_directory
 from container.names.tier_objects import JOURNAL_PREFIX
-from container.tier_reader import FixedMetadata, TierReader
+from container.tier_view import FixedMetadata, TierReader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, Denied, NotFound, Unavailable
 from provider.names import is_directory, is_there

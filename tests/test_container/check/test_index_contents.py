@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from container.index.items import KeyItems
-from container.index.layout import IndexHeader
+from container.index.layout import IndexHeader, KeyItems
 from container.index.sealed import decode_sealed, fitting_slots, seal_index
 from container.metadata.operations import DropIndexFile, PutIndexFile
 from container.metadata.records import IndexFile

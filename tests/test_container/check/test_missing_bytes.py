@@ -7,12 +7,12 @@ import pytest
 
 from container.check.finding import Finding
 from container.check.tier import check_tier
-from container.metadata.object_names import object_name
+from container.metadata.objects import object_name
 from container.names.queue_id import SegmentType
 from container.options import TierOptions
 from container.record.unit import UNIT_BYTES
 from container.steps.options import UpkeepOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.stores.packed_segments import PartName
 from provider.testing.memory import MemoryStore
 from tests.support.damage_at_rest import held, memory_of

@@ -20,7 +20,7 @@ from container.names.tier_objects import ScrubName
 from container.options import TierOptions
 from container.record.unit import UNIT_BYTES
 from container.steps.options import UpkeepOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.clock import Clock, SystemClock
 from provider.errors import AlreadyExists
 from provider.stores.packed_segments import PartName

@@ -5,11 +5,17 @@ from functools import cache
 import numpy as np
 import pytest
 
-from container.index.items import KEY_ITEM_DTYPE, KeyItems, joined
 from container.index.keys import index_key, items_of_records
-from container.index.layout import BEGIN_MAGIC, OPEN_ITEM_DTYPE, OPEN_SLOT_DTYPE, IndexHeader
-from container.index.open_file import OpenIndex
-from container.index.sealed import SealedIndex, decode_sealed, seal_index
+from container.index.layout import (
+    BEGIN_MAGIC,
+    KEY_ITEM_DTYPE,
+    OPEN_ITEM_DTYPE,
+    OPEN_SLOT_DTYPE,
+    IndexHeader,
+    KeyItems,
+    joined,
+)
+from container.index.sealed import OpenIndex, SealedIndex, decode_sealed, seal_index
 from container.java.metadata import parse_java_metadata
 from container.record.batch import decode_units, store_timestamps
 from container.record.properties import key_hash

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from container.index.items import (
+from container.index.layout import (
     KEY_ITEM_DTYPE,
     SECOND_MS,
     KeyItems,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from container.index import merging
-from container.index.items import KEY_ITEM_DTYPE, KeyItems, place_of, places_of
+from container.index.layout import KEY_ITEM_DTYPE, KeyItems, place_of, places_of
 from container.index.merging import MergedPart, merge_sealed
 from container.index.sealed import decode_sealed, fitting_begin, fitting_slots, seal_index
 from provider.errors import Corrupt

@@ -4,9 +4,16 @@ import struct
 
 import numpy as np
 
-from container.index.items import KEY_ITEM_DTYPE, KeyItems
 from container.index.keys import index_key
-from container.index.layout import BEGIN_MAGIC, END_MAGIC, IndexHeader, IndexItem, OpenIndexItem
+from container.index.layout import (
+    BEGIN_MAGIC,
+    END_MAGIC,
+    KEY_ITEM_DTYPE,
+    IndexHeader,
+    IndexItem,
+    KeyItems,
+    OpenIndexItem,
+)
 from container.index.options import IndexOptions
 from container.index.sealed import SealedIndex, seal_index
 from container.lookup.find import find_messages

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from container.index.items import KEY_ITEM_DTYPE, KeyItems, canonical_order
-from container.index.layout import BEGIN_MAGIC, END_MAGIC, ITEM_DTYPE, IndexHeader, IndexSlot
+from container.index.layout import (
+    BEGIN_MAGIC,
+    END_MAGIC,
+    ITEM_DTYPE,
+    KEY_ITEM_DTYPE,
+    IndexHeader,
+    IndexSlot,
+    KeyItems,
+    canonical_order,
+)
 from container.index.sealed import (
     SealedIndex,
     decode_sealed,

@@ -20,7 +20,7 @@ from container.names.tier_objects import INDEX_PREFIX
 from container.options import TierOptions
 from container.record.properties import key_hash
 from container.steps.options import UpkeepOptions
-from container.tier_reader import FixedMetadata, TierReader
+from container.tier_view import FixedMetadata, TierReader
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
 from tests.support.messages import TOPIC

@@ -5,8 +5,7 @@ import random
 import pytest
 
 from container.errors import NewerVersion
-from container.journal.entry import copy_in, decode_entry
-from container.journal.frame import Frame, FrameKind
+from container.journal.frame import Frame, FrameKind, copy_in, decode_entry
 from container.journal.options import JournalOptions
 from container.journal.reader import JournalFollower, JournalReader, Loaded
 from container.journal.truncation import JournalCut, cut_journal, find_journal_cut

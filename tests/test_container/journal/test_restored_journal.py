@@ -10,7 +10,7 @@ from container.names.queue_id import QueueId
 from container.names.tier_objects import SNAPSHOT_PREFIX, EntryName, SnapshotName, parse_name
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchStatus
 from provider.errors import Corrupt

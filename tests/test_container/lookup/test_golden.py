@@ -7,18 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from container.index.items import joined
-from container.index.layout import IndexHeader
-from container.index.open_file import OpenIndex
-from container.index.sealed import fitting_slots, seal_index
+from container.index.layout import IndexHeader, joined
+from container.index.sealed import OpenIndex, fitting_slots, seal_index
 from container.java.metadata import parse_java_metadata
 from container.java.tier import load_java_tier
 from container.lookup.find import OpenFileItems, find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.records import IndexFile
-from container.queue.collected_keys import key_items_of
-from container.queue.lenient_scan import read_sound_records
-from container.tier_reader import FixedMetadata, TierReader
+from container.queue.lenient_scan import key_items_of, read_sound_records
+from container.tier_view import FixedMetadata, TierReader
 from provider.object_store import Buffer
 from provider.posix.store import PosixStore
 from provider.ranges import ByteRange, QueueOffset

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.index.items import KeyItems
+from container.index.layout import KeyItems
 from container.lookup.coverage import Span, readable, without
 from container.lookup.find import TOPICS_MAX, KnownCoverage
 from container.metadata.records import Gap, IndexFile, Queue

@@ -14,7 +14,7 @@ from container.names.rocketmq import segment_name
 from container.names.tier_objects import INDEX_PREFIX
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.ranges import QueueOffset
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put

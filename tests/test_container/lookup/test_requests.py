@@ -6,7 +6,7 @@ from container.lookup.query import KeyQuery, LookupLimits
 from container.names.queue_id import QueueId
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.testing.faulty import FaultyObjectStore
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put

@@ -12,7 +12,7 @@ from container.names.tier_objects import INDEX_PREFIX
 from container.options import TierOptions
 from container.record.properties import java_hash
 from container.steps.options import UpkeepOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.posix.store import PosixStore
 from provider.ranges import ByteRange
 from provider.testing.faulty import Fault, FaultyObjectStore

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.queue.roll_points import AgeRule, Cut, cut_runs
+from container.queue.commit_plan import AgeRule, Cut, cut_runs
 
 sizes_of_items = st.lists(st.integers(1, 40), min_size=1, max_size=60)
 

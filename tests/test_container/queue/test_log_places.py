@@ -2,7 +2,7 @@
 
 import pytest
 
-from container.metadata.object_names import object_name
+from container.metadata.objects import object_name
 from container.metadata.records import Extent, Gap, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from container.metadata.invariants import check_queue
-from container.metadata.records import CopyState, Extent, Queue, Segment
+from container.metadata.records import CopyState, Extent, Queue, Segment, check_queue
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.queue.manifest import ManifestReader

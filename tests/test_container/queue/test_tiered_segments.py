@@ -9,7 +9,7 @@ from container.queue.segments import TieredSegment, TieredSegments
 from container.record.unit import UNIT_BYTES
 from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.ranges import QueueOffset
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 

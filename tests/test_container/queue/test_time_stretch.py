@@ -11,7 +11,7 @@ from container.options import TierOptions
 from container.queue.time_index import Boundary, TimeRules, TimeStretch, stretch_by_time
 from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

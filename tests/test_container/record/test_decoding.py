@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.record import decoding
-from container.record.decoding import MessageDecoder
-from container.record.message import StoredMessage
+from container.record import message
+from container.record.message import MessageDecoder, StoredMessage
 from container.record.properties import encode_properties
 from provider.errors import Corrupt
 from tests.support.messages import make_message, messages
@@ -44,7 +43,7 @@ def one_by_one(records: list[bytes]) -> Iterator[StoredMessage]:
 def alike(draw: st.DrawFn) -> list[bytes]:
     """Records of one topic and one kind of host, enough of them to be checked together."""
     first = draw(messages())
-    count = draw(st.integers(decoding.TOGETHER_MIN, 20))
+    count = draw(st.integers(message.TOGETHER_MIN, 20))
     return [
         first._replace(
             queue_offset=index,
@@ -81,13 +80,13 @@ def test_a_damaged_byte_gives_the_same_error_at_the_same_message(
     assert outcome(decoder_of(records).messages(slice(0, None))) == outcome(one_by_one(records))
 
 
-@given(st.lists(messages(), min_size=decoding.TOGETHER_MIN, max_size=12))
+@given(st.lists(messages(), min_size=message.TOGETHER_MIN, max_size=12))
 def test_messages_that_are_not_alike_come_as_one_by_one(several: list[StoredMessage]) -> None:
     records = [message.encode() for message in several]
     assert list(decoder_of(records).messages(slice(0, None))) == several
 
 
-@pytest.mark.parametrize("count", [0, 1, decoding.TOGETHER_MIN, 100])
+@pytest.mark.parametrize("count", [0, 1, message.TOGETHER_MIN, 100])
 def test_any_number_of_messages_can_be_asked_for(count: int) -> None:
     records = [make_message(offset, body=bytes(offset)).encode() for offset in range(count)]
     assert list(decoder_of(records).messages(slice(0, None))) == list(one_by_one(records))

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from container.record import columns
-from container.record.blank import BLANK_MAGIC, BlankRecord, Coda
-from container.record.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from container.record.layout import (
+    BLANK_MAGIC,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    BlankRecord,
+    Coda,
+)
 from container.record.verification import ENDS_INSIDE, walk_records
 from tests.support.messages import make_message
 

@@ -8,8 +8,8 @@ import pytest
 from container.metadata.records import ManifestRef, Segment
 from container.names.queue_id import QueueId
 from container.queue.manifest import ManifestReader
-from container.upkeep.manifests import ManifestStep
 from container.upkeep.retention import RetentionStep
+from container.upkeep.snapshots import ManifestStep
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put_each_minute
 from tests.test_container.upkeep.test_retention import EXPIRING, KEEPING, OPTIONS

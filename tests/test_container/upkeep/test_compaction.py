@@ -14,7 +14,7 @@ from container.options import TierOptions
 from container.queue.repack_plan import is_compacted
 from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from container.upkeep.compaction import CompactionLimits, plan_compaction
 from provider.errors import Fenced
 from provider.testing.faulty import Crashed, Fault, Kind

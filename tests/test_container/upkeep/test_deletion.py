@@ -15,7 +15,7 @@ from container.names.queue_id import SegmentType
 from container.names.rocketmq import segment_name
 from container.steps.deletion import may_come_back, names_in_use, plan_deletions, still_due
 from container.steps.options import UpkeepOptions
-from container.upkeep.topic_deletion import DELETED
+from container.upkeep.tombstones import DELETED
 from provider.errors import Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock, settle

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from container.check.tier import UNKNOWN_QUEUE, check_tier
-from container.metadata.object_names import names_of_queue
+from container.metadata.objects import names_of_queue
 from container.metadata.operations import AddTombstones, PutAttempt
 from container.metadata.records import Tombstone
 from container.metadata.state import TierState
@@ -14,7 +14,7 @@ from container.names.rocketmq import segment_name
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.upkeep.creation_intents import DROPPED, KIND, announcements, taken_up
+from container.upkeep.garbage import DROPPED, KIND, announcements, taken_up
 from provider.errors import Unavailable
 from provider.testing.faulty import Fault
 from provider.testing.manual_clock import settle

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from container.errors import BytesMissing
-from container.index.items import KEY_ITEM_DTYPE
+from container.index.layout import KEY_ITEM_DTYPE
 from container.index.options import IndexOptions
 from container.lookup.collector import UnsealedIndex
 from container.lookup.find import find_messages
@@ -21,7 +21,7 @@ from container.names.tier_objects import INDEX_PREFIX, IndexBase
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from container.upkeep.index_files import bare_expired
 from provider.disk_cache.use import current_use
 from provider.object_store import Buffer

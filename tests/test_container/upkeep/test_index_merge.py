@@ -17,7 +17,7 @@ from container.names.tier_objects import INDEX_PREFIX
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from container.upkeep.index_merge import MergeRules
 from provider.errors import StoreError
 from provider.ranges import QueueOffset

@@ -8,7 +8,7 @@ from container.metadata.moves import is_away
 from container.move.offload_plan import Until
 from container.names.queue_id import QueueId, SegmentType
 from container.queue.repack_plan import RepackRules
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from container.upkeep.compaction import CompactRules, plan_parts
 from container.upkeep.offload import planned_offload
 from provider.errors import Unavailable

@@ -13,7 +13,7 @@ from container.metadata.moves import home_of, is_away
 from container.move.offload_plan import Until
 from container.queue.truncate import cut_queue
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from container.upkeep.offload import OffloadStep
 from container.upkeep.retention import RetentionStep
 from provider.errors import Corrupt, Denied, StoreError

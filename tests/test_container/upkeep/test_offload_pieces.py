@@ -9,7 +9,7 @@ from container.move.offload_plan import pieces_of_extent
 from container.names.queue_id import SegmentType
 from container.names.rocketmq import segment_name
 from container.record.unit import UNIT_BYTES
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import Corrupt, Unavailable
 from provider.object_store import Buffer
 from provider.ranges import ByteRange

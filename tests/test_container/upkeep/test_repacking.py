@@ -27,7 +27,7 @@ from container.queue.truncate import cut_queue
 from container.record.unit import UNIT_BYTES
 from container.steps.options import UpkeepOptions
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import Unavailable
 from provider.ranges import ByteRange, QueueOffset, ReadTogether, together
 from provider.stores.packed_segments import PackedSegments, PartName

@@ -9,7 +9,7 @@ from container.check.second_store import refuse_other_second_store
 from container.errors import NewerVersion
 from container.metadata.moves import home_of, mark_name, place_of
 from container.metadata.operations import PutAttempt
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import Corrupt, Denied, StoreError
 from provider.stores.packed_segments import PARTS_PREFIX, PartName
 from provider.testing.faulty import Fault, Kind

@@ -21,7 +21,7 @@ from container.names.tier_objects import (
 )
 from container.steps.options import UpkeepOptions
 from container.steps.step import OwnedTier, Step
-from container.upkeep.creation_intents import announcements
+from container.upkeep.garbage import announcements
 from container.upkeep.upkeep import Upkeep
 from provider.errors import Denied, Unavailable
 from provider.testing.faulty import Fault, FaultyObjectStore

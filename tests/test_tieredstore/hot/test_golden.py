@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from container.record.blank import BLANK_MAGIC, BlankRecord
 from container.record.checksum import RECORD_CRC_BYTES
 from container.record.header import RecordHeader
+from container.record.layout import BLANK_MAGIC, BlankRecord
 from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from tests.support.golden import GOLDEN_SETS, GoldenSet, GoldenTree, tree_name, unpacked

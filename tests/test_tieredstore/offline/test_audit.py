@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from container.errors import NewerVersion
-from container.index.items import KeyItems
+from container.index.layout import KeyItems
 from container.index.sealed import decode_sealed, seal_index
 from container.journal.frame import Frame, FrameKind
 from container.names.queue_id import QueueId

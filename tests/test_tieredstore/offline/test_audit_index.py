@@ -7,7 +7,7 @@ import orjson
 import pytest
 from numpy.typing import NDArray
 
-from container.index.items import KEY_ITEM_DTYPE, KeyItems
+from container.index.layout import KEY_ITEM_DTYPE, KeyItems
 from container.index.sealed import fitting_slots, seal_index
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId

@@ -11,7 +11,7 @@ import pytest
 
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.clock import SystemClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.packed_objects import in_thread

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from container.index.items import KeyItems, joined
+from container.index.layout import KeyItems, joined
 from container.index.sealed import decode_sealed
 from container.lookup.coverage import merged
 from container.names.queue_id import QueueId
 from container.names.tier_objects import INDEX_PREFIX
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.posix.store import PosixStore
 from tests.support.cli import run
 from tests.support.fake_broker import FakeBroker

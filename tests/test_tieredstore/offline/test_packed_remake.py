@@ -20,7 +20,7 @@ from container.record.layout import layout_of
 from container.record.unit import UNIT_BYTES
 from container.record.verification import walk_records
 from container.steps.options import UpkeepOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.clock import SystemClock
 from provider.errors import NotFound, Unavailable
 from provider.stores.packed_segments import PartName

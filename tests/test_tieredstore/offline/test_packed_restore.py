@@ -14,7 +14,7 @@ from container.names.queue_id import SegmentType
 from container.names.rocketmq import index_name
 from container.names.tier_objects import INDEX_PREFIX, IndexBase
 from container.tier import Tier, TierIdentity
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.clock import SystemClock
 from provider.errors import Fenced
 from provider.stores.packed_segments import PackedDriver

@@ -12,7 +12,7 @@ import pytest
 import tieredstore
 from container.metadata.records import Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
-from container.record.blank import Coda
+from container.record.layout import Coda
 from provider.errors import NotFound
 from provider.ranges import QueueOffset
 from tests.support.golden import (

@@ -15,7 +15,7 @@ from container.metadata.records import Extent
 from container.names.queue_id import QueueId, SegmentType
 from container.names.tier_objects import INDEX_PREFIX
 from container.queue.manifest import ManifestReader
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.clock import SystemClock
 from provider.object_store import ObjectStore
 from tests.support.packed_objects import all_segments

@@ -13,7 +13,7 @@ import pytest
 
 from container.metadata.state import TierState
 from container.names.rocketmq import INDEX_QUEUE
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.posix.store import PosixStore
 from tests.support.patience import HANGS_AFTER_S
 from tests.support.random_tier import Written, sizes_for, with_codas, write_random_tier

@@ -13,7 +13,7 @@ from container.check.tier import check_tier
 from container.errors import Owned
 from container.names.rocketmq import INDEX_QUEUE
 from container.record.layout import layout_of
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
 from provider.errors import NotFound, Unavailable

@@ -25,7 +25,7 @@ from container.queue.time_index import Boundary, TimeRules
 from container.record.layout import layout_of
 from container.record.verification import walk_records
 from container.steps.options import UpkeepOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.posix.store import PosixStore
 from tests.support.cli import invoke
 from tests.support.golden import GoldenTree, expected

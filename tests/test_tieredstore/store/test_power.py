@@ -19,7 +19,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.options import TierOptions
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import NotFound, StoreError
 from provider.options import PosixOptions
 from provider.ranges import QueueOffset

@@ -13,7 +13,7 @@ from container.java.migration import import_of, java_metadata_of, read_java_tier
 from container.metadata.moves import home_of
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, NotFound, StoreError
 from provider.names import is_there

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from container.record.blank import BLANK_MAGIC, BlankRecord
-from container.record.layout import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from container.record.layout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, BlankRecord
 from provider.errors import Corrupt, Denied, NotFound, StoreError, Unavailable
 from tieredstore.following.directory.identity import LogIdentity
 from tieredstore.following.directory.layout import FileRun, odd_entries, odd_files, scan_runs

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
 from container.record.batch import encode_units, headers_at
-from container.record.blank import BlankRecord
 from container.record.checksum import body_crc_of, record_crc_is_valid
 from container.record.header import locate_parts
 from container.record.layout import (
@@ -23,6 +22,7 @@ from container.record.layout import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    BlankRecord,
 )
 from container.record.properties import decode_properties
 from container.record.unit import UNIT_DTYPE, Units

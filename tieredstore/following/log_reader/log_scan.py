@@ -7,12 +7,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from container.record.blank import BlankRecord
 from container.record.header import RecordHeader
 from container.record.layout import (
     HEAD,
     MAGIC_V1,
     MAGIC_V2,
+    BlankRecord,
 )
 from container.record.verification import Walk, walk_records
 from provider.errors import Closed, Corrupt, NotFound

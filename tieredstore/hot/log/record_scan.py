@@ -9,15 +9,16 @@ from typing import Final
 
 from container.names.queue_id import QueueId, check_path_component
 from container.names.rocketmq import INT32_MAX, INT64_MAX, local_file_name
-from container.record.blank import BLANK_MAGIC, BlankRecord
 from container.record.checksum import record_crc_is_valid
 from container.record.layout import (
+    BLANK_MAGIC,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    BlankRecord,
 )
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit

@@ -20,7 +20,7 @@ from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name
 from container.record.unit import UNIT_BYTES
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.clock import SystemClock
 from provider.errors import StoreError
 from tieredstore.config.effective import Config

@@ -11,15 +11,14 @@ import orjson
 from numpy.typing import NDArray
 
 from container.check.finding import Finding
-from container.index.items import KeyItems
+from container.index.layout import KeyItems
 from container.index.sealed import SealedIndex, native_items, sealed_rows, stored_seconds
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.record.batch import with_record_crc
-from container.record.blank import Coda
 from container.record.body import check_compression, decompress
 from container.record.checksum import BODY_CRC_MASK, crc32, crc32c, record_crc_is_valid
-from container.record.layout import COMPRESSED
+from container.record.layout import COMPRESSED, Coda
 from container.record.unit import Units
 from provider.errors import Corrupt, Denied
 from provider.sequential import ByteSource

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from container.index.keys import MessageKeys, OwnedSpans, keys_of_values
 from container.names.rocketmq import INT64_MAX, index_name
 from container.names.tier_objects import IndexBase
-from container.queue.roll_points import cut_runs
+from container.queue.commit_plan import cut_runs
 from container.record.batch import encode_units
-from container.record.blank import Coda
 from container.record.checksum import crc32c
+from container.record.layout import Coda
 from container.record.properties import KEYS, TAGS, UNIQ_KEY, tag_hash
 from container.record.unit import Units
 from provider.errors import Corrupt

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from container.errors import Refused
 from container.java.metadata import KnownOffsets
 from container.lookup.coverage import merged
-from container.metadata.invariants import check_queue
-from container.metadata.records import Extent, Gap, IndexFile, Queue, Segment
+from container.metadata.records import Extent, Gap, IndexFile, Queue, Segment, check_queue
 from container.names.queue_id import QueueId, SegmentType
 from container.names.tier_objects import INDEX_PREFIX, IndexBase
 from container.record.unit import UNIT_BYTES

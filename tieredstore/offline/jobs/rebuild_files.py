@@ -24,7 +24,7 @@ from container.names.tier_objects import INDEX_PREFIX, IndexBase
 from container.queue.manifest import ManifestReader
 from container.record.unit import UNIT_BYTES
 from container.tier import Tier
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.clock import SystemClock
 from provider.posix.locks import OwnerLock
 from provider.posix.staged_files import StagedFiles

@@ -10,9 +10,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from container.index.items import KEY_ITEM_DTYPE, KeyItems
 from container.index.keys import MessageKeys
-from container.index.layout import IndexHeader, IndexSlot
+from container.index.layout import KEY_ITEM_DTYPE, IndexHeader, IndexSlot, KeyItems
 from container.index.sealed import file_bytes, fitting_begin, fitting_slots, seal_index
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INT64_MAX, segment_name

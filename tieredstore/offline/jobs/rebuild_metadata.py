@@ -15,8 +15,8 @@ from anyio.from_thread import start_blocking_portal
 
 from container.check.finding import Finding
 from container.java.metadata import KnownOffsets
+from container.metadata.objects import references_of
 from container.metadata.operations import AddTombstones, Operation, PutIndexFile, PutQueue
-from container.metadata.part_counts import references_of
 from container.metadata.records import Broker, Tombstone
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INT64_MAX, parse_segment_name, segment_name

@@ -8,11 +8,11 @@ import orjson
 
 from container.check.finding import Finding
 from container.errors import BytesMissing
-from container.metadata.object_names import object_name
+from container.metadata.objects import object_name
 from container.metadata.records import Extent, IndexFile, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import Corrupt, Unavailable
 from provider.sequential import ByteSource
 from tieredstore.offline.jobs.derived import IndexPart

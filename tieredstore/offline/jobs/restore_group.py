@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.record.batch import encode_units, rewrite_positions
-from container.record.blank import BlankRecord
 from container.record.columns import leading_columns
+from container.record.layout import BlankRecord
 from container.record.unit import UNIT_BYTES
 from provider.object_store import Buffer
 from provider.sequential import ByteSource

@@ -24,7 +24,7 @@ from container.errors import InUse
 from container.metadata.records import TOPIC_DELETED_REASON, Queue
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
-from container.record.blank import BlankRecord
+from container.record.layout import BlankRecord
 from container.record.unit import UNIT_BYTES
 from provider.clock import Clock, SystemClock
 from provider.errors import Unavailable

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from container.names.queue_id import SegmentType
 from container.names.rocketmq import INT64_MAX
 from container.record.batch import values_at
-from container.record.blank import BlankRecord, Coda
 from container.record.checksum import BODY_CRC_MASK, crc32
 from container.record.columns import RecordColumns, Rows, leading_columns
+from container.record.layout import BlankRecord, Coda
 from container.record.unit import UNIT_BYTES
 from container.record.verification import ENDS_INSIDE, Walk, walk_records
 from provider.errors import Corrupt

@@ -12,13 +12,13 @@ from typing import NamedTuple
 from anyio.from_thread import start_blocking_portal
 
 from container.metadata.moves import place_of as recorded_second
-from container.metadata.object_names import object_name
+from container.metadata.objects import object_name
 from container.metadata.records import Extent, Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.queue.message_queue_container import MessageQueueContainer
 from container.queue.positions import lies_in_gap
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import NotFound, StoreError
 from provider.ranges import QueueOffset
 from tieredstore.config.effective import Config

@@ -7,11 +7,11 @@ their planned place are looked up in the newest metadata before they are reporte
 from typing import NamedTuple
 
 from container.errors import BytesMissing, Expired
-from container.metadata.object_names import object_name
+from container.metadata.objects import object_name
 from container.metadata.records import Queue
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
-from container.tier_reader import TierReader
+from container.tier_view import TierReader
 from provider.errors import NotFound, Unavailable
 from provider.object_store import ObjectStore
 from tieredstore.offline.scan.sources import store_at

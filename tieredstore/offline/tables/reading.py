@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from container.errors import BytesMissing, Expired
-from container.index.items import KeyItems
-from container.index.layout import IndexHeader, IndexItem
+from container.index.layout import IndexHeader, IndexItem, KeyItems
 from container.index.sealed import SealedIndex
 from container.names.queue_id import QueueId, SegmentType
 from container.record.batch import decode_units

@@ -1,9 +1,12 @@
-"""Reference counts of parts, kept beside the extents and changed with them. Pure.
+"""Objects that hold the bytes of segments: their names, and reference counts of parts. Pure.
 
-A part is shared by many queues, so no operation on one queue may delete it. Its record
-(`records.Part`) counts the extents that name it, in the snapshot and in manifests. A change of a
-queue changes the counts in the same transaction. When the last reference goes, the state itself
-adds the tombstone. Bytes in a segment's own file have no such record.
+An extent names its object. If the name is empty, the bytes lie in the segment's own file. No other
+module resolves extents to names.
+
+Counts are kept beside the extents and changed with them. A part is shared by many queues, so no
+operation on one queue may delete it. Its record (`records.Part`) counts the extents that name it,
+in the snapshot and in manifests. When the last reference goes, the state itself adds the tombstone.
+Bytes in a segment's own file have no such record.
 
 P1  While `TierState.parts_counted`, every part has as many references as extents name it, over all
     queues and manifests, and none has 0.
@@ -13,14 +16,42 @@ entry without the references of its manifests (`Release`), which only older prog
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from container.metadata.invariants import refuse_unless
-from container.metadata.operations import ALL_EXTENTS, CommitQueue, Release
-from container.metadata.records import Part, Queue, Segment, Tombstone
+from container.metadata.operations import ALL_EXTENTS, CommitQueue, Release, SegmentChange
+from container.metadata.records import Extent, Part, Queue, Segment, Tombstone, refuse_unless
 from container.metadata.tables import Overlay
-from container.names.queue_id import FLAT_FILES
+from container.names.queue_id import FLAT_FILES, QueueId
+from container.names.rocketmq import segment_name
+
+
+def object_name(queue: QueueId, segment: Segment | SegmentChange, extent: Extent) -> str:
+    """Name of the object that holds an extent of a queue's segment."""
+    return extent.object_name or segment_name(queue, segment.type, segment.base)
+
+
+def own_file(queue: QueueId, segment: Segment | SegmentChange) -> str | None:
+    """Name of a segment's own file. None if all of its bytes lie in other objects."""
+    if segment.extents and all(extent.object_name for extent in segment.extents):
+        return None
+    return segment_name(queue, segment.type, segment.base)
+
+
+def object_names(queue: QueueId, segments: Iterable[Segment | SegmentChange]) -> Iterator[str]:
+    """Names of all objects that the segments refer to, some more than once. O(extents)."""
+    for segment in segments:
+        name = own_file(queue, segment)
+        if name is not None:
+            yield name
+        yield from (extent.object_name for extent in segment.extents if extent.object_name)
+
+
+def names_of_queue(queue: Queue) -> Iterator[str]:
+    """Names of all objects that the segments in a queue's record refer to. O(extents)."""
+    for kind in FLAT_FILES:
+        yield from object_names(queue.id, queue.segments(kind))
+
 
 FREED = "freed"
 """Reason in tombstones of parts that lost their last reference."""
