@@ -93,7 +93,7 @@ class PackedTier:
             index=IndexOptions(items_max=1000, finish_items_min=1),
             batch_messages_max=batch_messages_max,
         )
-        assert found == []
+        assert found == [], found
         await store.close()
 
     async def read(self, work: Callable[[TierReader], Coroutine[Any, Any, ResultT]]) -> ResultT:

@@ -3,7 +3,6 @@
 import asyncio
 from random import Random
 
-from container.check.tier import check_tier
 from container.index.options import IndexOptions
 from container.options import TierOptions
 from container.steps.options import UpkeepOptions
@@ -14,6 +13,7 @@ from provider.clock import SystemClock
 from provider.object_store import ObjectStore
 from provider.stores.packed_segments import PackedDriver
 from tests.support.golden import GoldenTree
+from tests.support.store_reader import findings
 from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 
@@ -57,8 +57,7 @@ async def tier_packed(
         worker = group.create_task(tier.run())
         await dispatcher.drain()
         await dispatcher.close()
-        found = [str(finding) async for finding in check_tier(tier)]
         await tier.close()
         worker.cancel()
     await hot.close()
-    return found
+    return await findings(store)

@@ -222,6 +222,7 @@ async def _round(
         written.ends[queue] = first + count
         written.messages += count
     await tier.commit(plans)
+    await tier.complete_index()  # a busy machine would build fewer and larger files
 
 
 @asynccontextmanager
