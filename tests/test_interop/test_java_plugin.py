@@ -5,6 +5,8 @@ import re
 import signal
 import struct
 import subprocess
+import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +31,7 @@ from tieredstore.serve.wire.frame import Command, RequestCode, ResponseCode
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 
 UPDATE_BROKER_CONFIG, UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER = 25, 17, 215
+POP_MESSAGE = 200_050
 TOPIC, QUEUES, MESSAGES, BODY_BYTES = "Cold", 2, 600, 5_000
 AGAIN, LATE = "Again", "Late"
 ENDS = {(TOPIC, queue): MESSAGES for queue in range(QUEUES)}
@@ -297,6 +300,41 @@ def test_a_push_consumer_gets_each_message_once_over_kills_of_the_server(
     times = re.findall(r"^(\d+) (\d+) (\d+)$", said, re.MULTILINE)
     found = {(int(queue), int(offset)): int(often) for queue, offset, often in times}
     assert found == dict.fromkeys(cold.before, 1)
+
+
+async def test_a_pop_consumer_gets_each_message_once_over_a_kill_of_the_server(cold: Cold) -> None:
+    found = Counter[tuple[int, int]]()
+    async with connected(cold.broker) as client:
+        for share in (2, 1):
+            with cold.serve.running():
+                await found_again(client)
+                patience = Patience("not all messages are popped", marks=found.total)
+                while found.total() * share < len(cold.before):
+                    patience.look()
+                    for queue in range(QUEUES):
+                        found.update(await popped(client, queue))
+            for queue in range(QUEUES):  # what the broker has itself
+                found.update(await popped(client, queue))
+    assert found == dict.fromkeys(cold.before, 1)
+
+
+async def popped(client: RemotingClient, queue: int) -> set[tuple[int, int]]:
+    """Queues and offsets of the messages that a pop consumer gets, invisible for ten minutes."""
+    fields = {
+        "consumerGroup": "CG_pop",
+        "topic": TOPIC,
+        "queueId": queue,
+        "maxMsgNums": 32,
+        "invisibleTime": 600_000,
+        "pollTime": 0,
+        "bornTime": int(time.time() * 1000),
+        "initMode": 0,
+        "expType": "TAG",
+        "exp": "*",
+        "order": False,
+    }
+    answer = await client.ask(POP_MESSAGE, **fields)
+    return {(queue, offset) for offset in records_of(answer)}
 
 
 async def test_a_topic_that_is_made_again_is_not_read_from_its_earlier_life(cold: Cold) -> None:
