@@ -168,8 +168,10 @@ class Administering:
 
     def _topics_of(self, group: str) -> set[str]:
         """Return the topics that a group subscribes to, or has offsets of."""
-        members = self._groups.members_of(group)
-        return {name for member in members for name in member.topics} | self._offsets.topics(group)
+        return self._subscribed(group) | self._offsets.topics(group)
+
+    def _subscribed(self, group: str) -> set[str]:
+        return {name for member in self._groups.members_of(group) for name in member.topics}
 
     async def _stats_of(self, group: str, topics: Iterable[str]) -> bytes:
         rows: list[tuple[QueueId, dict[str, int]]] = []
@@ -187,8 +189,10 @@ class Administering:
     async def _all_stats(self, request: Request, peer: Peer) -> Answer:
         del request, peer
         found: list[bytes] = []
+        kept = self._offsets.topics_by_group()
         for group in self._known_groups():
-            stats = await self._stats_of(group, self._topics_of(group))
+            topics = self._subscribed(group) | kept.get(group, set())
+            stats = await self._stats_of(group, topics)
             found.append(b"{%b:[%b]}" % (orjson.dumps(group), stats))
         return Answer(
             body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":0,"totalInflightDiff":0}'

@@ -22,7 +22,7 @@ LOCK_S_MAX = 60.0
 """Seconds that a lock of a queue lives unless it is renewed, as in RocketMQ."""
 GROUPS_OF_PEER_MAX = 1_000
 BROADCASTING = "BROADCASTING"
-TAGS = frozenset({None, "", "TAG"})
+TAGS = (None, "", "TAG")
 """Types of a subscription that compare tags."""
 
 

@@ -18,6 +18,7 @@ from tieredstore.session.places import directory_of
 
 NAME_SERVER_PORT = 9876
 """Port of RocketMQ's name server."""
+PORT_MAX = 65_535
 DIGITS = 16
 EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - these are refused
 PORT, HOST, INSECURE, STATE = (
@@ -127,15 +128,29 @@ class ServeOptions:
         host, _, port = self.address.rpartition(":")
         if self.address and not port.isdecimal():
             raise ConfigError(f"tieredStoreServeAddress ({self.address}) names no port")
-        address = f"{host}:{int(port) + number}" if self.address else ""
+        address = f"{host}:{_plus(port, number)}" if self.address else ""
         # The store of the configuration is that of one broker, and its offsets are of no other.
         return replace(
             self,
-            port=self.port + number,
+            port=_plus(self.port, number),
             address=address,
             offsets_path=path,
             seed_path=None,
         )
+
+
+def _plus(port: str | int, number: int) -> int:
+    """Return the port of the broker with this number.
+
+    Raises:
+        ConfigError: it is beyond the last port.
+    """
+    found = (int(port) if len(str(port)) <= len(str(PORT_MAX)) else PORT_MAX) + number
+    if found > PORT_MAX:
+        raise ConfigError(
+            f"the port {port} and {number} more is beyond {PORT_MAX}: set a lower one"
+        )
+    return found
 
 
 def _path(value: object) -> Path | None:

@@ -12,7 +12,14 @@ from provider.clock import give_way
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Identity
 from tieredstore.serve.wire.frame import RequestCode, ResponseCode
-from tieredstore.serve.wire.request import Answer, Peer, Processor, Refused, Request
+from tieredstore.serve.wire.request import (
+    DIGITS_MAX,
+    Answer,
+    Peer,
+    Processor,
+    Refused,
+    Request,
+)
 
 COMPARED_TOGETHER = 2_000
 """Queues that are compared before other tasks run."""
@@ -59,7 +66,8 @@ class TierRanges:
         async with self._updating:
             await self._update()
         life, _, number = (request.optional("since") or "").partition("-")
-        since = int(number) if life == self._life and number.isdecimal() else 0
+        is_ours = life == self._life and number.isdecimal() and len(number) <= DIGITS_MAX
+        since = int(number) if is_ours else 0
         rows = [
             _row(queue, first, end)
             for queue, (_, first, end) in takewhile(

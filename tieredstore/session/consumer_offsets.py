@@ -117,6 +117,8 @@ class ConsumerOffsets:
         row = self._table.get(name)
         if row is None:
             refuse_name(key.group)
+            if key.group not in self._groups and len(self._groups) >= GROUPS_MAX:
+                raise OffsetRefused(f"{GROUPS_MAX} groups have offsets")
             if len(self._table) >= KEYS_MAX:
                 raise OffsetRefused(f"{KEYS_MAX} offsets of groups are kept")
             row = self._table[name] = {}
@@ -147,6 +149,14 @@ class ConsumerOffsets:
         """Return the topics of which a group has an offset. O(offsets)."""
         pairs = (key.rpartition(SEPARATOR) for key in self._table)
         return {topic for topic, _, one in pairs if one == group}
+
+    def topics_by_group(self) -> dict[str, set[str]]:
+        """Return the topics of which each group has an offset. O(offsets)."""
+        found = dict[str, set[str]]()
+        for key in self._table:
+            topic, _, group = key.rpartition(SEPARATOR)
+            found.setdefault(group, set()).add(topic)
+        return found
 
     def prepare(self) -> bytes | None:
         """Return the file's content if there is a change since the last `save`, else None."""

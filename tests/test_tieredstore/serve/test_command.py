@@ -165,6 +165,10 @@ def test_offsets_of_one_broker_are_not_taken_for_those_of_several(
         (9876, "10.0.0.7:9876"),
         (9877, "10.0.0.7:9877"),
     ]
+    for more in ({"tieredStoreServePort": 65535}, {"tieredStoreServeAddress": "10.0.0.7:65535"}):
+        configs = existing_tiers(Config.named(cluster, None, None, None, given | more), ["*"])
+        with pytest.raises(ConfigError, match="65535 and 1 more is beyond 65535"):
+            ServeOptions.of_brokers(configs)
 
 
 @pytest.mark.slow

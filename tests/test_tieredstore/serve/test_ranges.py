@@ -52,6 +52,9 @@ async def test_each_queue_is_reported_once(tmp_path: Path) -> None:
         assert (again.body, again.fields["all"]) == (b"", "false")
         restarted = await ranges(client, since="other-3")
         assert (restarted.body, restarted.fields["all"]) == (first.body, "true")
+        life = first.fields["sequence"].partition("-")[0]
+        long = await ranges(client, since=f"{life}-{'1' * 5000}")
+        assert (long.body, long.fields["all"]) == (first.body, "true")
         for wrong in ({"broker": "other"}, {"cluster": "other"}):
             refused = await ranges(client, **wrong)
             assert refused.code == ResponseCode.NO_PERMISSION

@@ -14,15 +14,18 @@ from prometheus_client import CollectorRegistry
 from provider.clock import SystemClock
 from tests.support.certificates import made_certificates
 from tests.support.fake_broker import FakeBroker
+from tests.support.patience import Patience, until
 from tests.support.remoting_client import RemotingClient
 from tieredstore import follow
 from tieredstore import open as open_tier
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.reads import ReadMeter
+from tieredstore.serve import server
 from tieredstore.serve.options import ServeOptions
 from tieredstore.serve.server import Server, serving
-from tieredstore.serve.wire.connection import REFUSED_MAX
+from tieredstore.serve.wire import connection
+from tieredstore.serve.wire.connection import REFUSED_MAX, Connection
 from tieredstore.serve.wire.frame import JSON, ROCKETMQ, Command, RequestCode, ResponseCode
 from tieredstore.serve.wire.security import Accounts, Tls, signature
 
@@ -152,6 +155,34 @@ def test_an_open_address_needs_accounts_or_certificates(tmp_path: Path) -> None:
         ServeOptions.of(settings(tmp_path, **everywhere, **more))
     with pytest.raises(ConfigError, match="TLS needs both"):
         ServeOptions.of(settings(tmp_path, tieredStoreServeTlsTrustCertPath="t"))
+
+
+@pytest.mark.slow
+async def test_a_tls_client_that_vanishes_ends_no_server(
+    tier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SILENT_S_MAX", 0.01)
+    monkeypatch.setattr(server, "UPKEEP_S", 0.0)
+    closed: list[Connection] = []
+    upkeep = Connection.upkeep
+
+    def counted(one: Connection, now_s: float) -> None:
+        upkeep(one, now_s)
+        closed.extend([one] if one.is_closed else [])
+
+    monkeypatch.setattr(Connection, "upkeep", counted)
+    authority, both = made_certificates(tmp_path)
+    tls = {"tieredStoreServeTlsCertPath": both, "tieredStoreServeTlsKeyPath": both}
+    context = ssl.create_default_context(cafile=authority)
+    async with (
+        served(tmp_path, **tls) as one,
+        await RemotingClient.connect(one.address, tls=context) as vanished,
+    ):
+        assert (await vanished.pull("A", 0, 0)).code == ResponseCode.SUCCESS
+        vanished.writer.transport.pause_reading()  # pyright: ignore[reportAttributeAccessIssue]
+        await until(lambda: len(closed) >= 3, Patience("it is not closed"))
+        async with await RemotingClient.connect(one.address, tls=context) as client:
+            assert (await client.pull("A", 0, 0)).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.slow

@@ -425,8 +425,12 @@ async def test_what_is_not_supported_is_refused_with_codes_that_are_not_retried(
         answer = await client.pull("G_Keys", 0, 0, expressionType="SQL92", subscription="a > 1")
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == "The broker does not support consumer to filter message by SQL92"
-        answer = await client.ask(46, {"subscriptionData": {"expressionType": "SQL92"}})
-        assert answer.code == ResponseCode.SYSTEM_ERROR
+        for kind in ("SQL92", []):
+            answer = await client.ask(46, {"subscriptionData": {"expressionType": kind}})
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert (
+                answer.remark == f"The broker does not support consumer to filter message by {kind}"
+            )
         answer = await client.pull("G_Keys", 0, 0, subscription="||")
         assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
         answer = await client.pull("G_Keys", 0, 0, sysFlag=0)

@@ -261,12 +261,19 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self.close)
 
     def close(self) -> None:
-        """Close the connection after the answers that are written."""
+        """Close the connection after the answers that are written. Idempotent."""
+        if self.is_closed:
+            return
         self._flush()
         self.is_closed = True
         for task in self._tasks:
             task.cancel()
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        if self._transport.is_closing():
+            # A second `close` of asyncio's TLS transport leaves one that no call can use.
+            self._transport.abort()
+        else:
             self._transport.close()
 
     def abort(self) -> None:
