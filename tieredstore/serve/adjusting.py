@@ -50,9 +50,10 @@ class Adjusting:
         }
 
     async def _reset(self, request: Request, peer: Peer) -> Answer:
-        """Have each member of a group continue at a time, which it commits.
+        """Have each member of a group continue at a time or an offset, which it commits.
 
-        A group without members is refused, and the tool then sets the offsets by itself.
+        `queueId` names one queue; without it all are meant. A group without members is refused,
+        and the tool then sets the offsets by itself.
         """
         del peer
         topic, group = request.text("topic"), request.text("group")
@@ -61,11 +62,14 @@ class Adjusting:
         if not members:
             code = ResponseCode.CONSUMER_NOT_ONLINE
             raise Refused(code, f"Consumer not online, so can not reset offset. Group: {group}")
+        offset, is_of_one = request.number("offset", -1), request.number("queueId", -1) >= 0
         rows: list[tuple[QueueId, int]] = []
-        for queue in self._naming.queues_of(topic):
-            wanted = await self._offset_at(queue, time_ms)
-            now = self._offsets.get(QueueKey(group, *queue))
-            rows.append((queue, wanted if is_forced or now is None else min(wanted, now)))
+        for queue in [self._naming.queue(request)] if is_of_one else self._naming.queues_of(topic):
+            wanted, now = offset, self._offsets.get(QueueKey(group, *queue))
+            if offset < 0:
+                wanted = await self._offset_at(queue, time_ms)
+                wanted = wanted if is_forced or now is None else min(wanted, now)
+            rows.append((queue, wanted))
         body = b'{"offsetTable":%b}' % by_queue(self._broker, rows)
         fields = {"topic": topic, "group": group, "timestamp": str(time_ms), "isForce": "true"}
         for member in members:
@@ -80,11 +84,12 @@ class Adjusting:
         return found or 0
 
     def _clone(self, request: Request, peer: Peer) -> Answer:
-        """Give a group the offsets of another one."""
+        """Give a group the offsets of another one, of the topics that the tier has."""
         del peer
         source, target = request.text("srcGroup"), request.text("destGroup")
         topic = request.optional("topic")
-        for name in [topic] if topic else sorted(self._offsets.topics(source)):
+        topics = {topic} if topic else self._offsets.topics(source) & self._naming.topics()
+        for name in sorted(topics):
             for queue in self._naming.queues_of(name):
                 found = self._offsets.get(QueueKey(source, *queue))
                 if found is not None:
@@ -105,15 +110,16 @@ class Adjusting:
             found = self._offsets.get(QueueKey(group, *queue))
             at = low if found is None else found
             newest = await self._history.time_before(queue, high)
+            oldest = await self._history.time_before(queue, low + 1)
             consumed = await self._history.time_before(queue, at)
             named = {"brokerName": self._broker, "queueId": queue.queue_id, "topic": topic}
             rows.append(
                 {
                     "messageQueue": named,
-                    "minTimeStamp": await self._history.time_before(queue, low + 1),
+                    "minTimeStamp": oldest,
                     "maxTimeStamp": newest,
                     "consumeTimeStamp": consumed,
-                    "delayTime": max(0, newest - consumed) if at < high else 0,
+                    "delayTime": max(0, newest - (consumed or oldest)) if at < high else 0,
                 }
             )
         return Answer(body=orjson.dumps({"consumeTimeSpanSet": rows}))

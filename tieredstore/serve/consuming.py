@@ -163,7 +163,9 @@ class Consuming:
     def _read(self, pull: Pull) -> Outcome:
         """Answer from memory what is there; else read, or wait for a message."""
         low, high = self._history.bounds(pull.queue)
-        if pull.offset == high:
+        # The offsets of a group can be the broker's own, which is ahead of its tier.
+        is_ahead = high < pull.offset <= self._grouping.stored(pull.group, pull.queue)
+        if pull.offset == high or is_ahead:
             return self._wait(pull, FetchStatus.OFFSET_OVERFLOW_ONE, low, high)
         if pull.subscription is None:
             found = self._history.fetcher.cached_messages(
@@ -203,10 +205,11 @@ class Consuming:
         return answer
 
     def _wait(self, pull: Pull, status: FetchStatus, low: int, high: int) -> Answer | None:
-        """Hold a pull at the queue's end, or say that there is no message."""
+        """Hold a pull at or past the queue's end, or say that there is no message."""
         is_over = pull.due_s <= self._clock.monotonic_s()
         if is_over or self._is_stopped or pull.peer.is_closed:
-            result = FetchResult(status, QueueOffset(high), QueueOffset(low), QueueOffset(high))
+            offset = QueueOffset(pull.offset)
+            result = FetchResult(status, offset, QueueOffset(low), QueueOffset(high))
             return _pull_answer(status, pull, result)
         if len(self.held) >= HELD_MAX:
             raise Refused(ResponseCode.SYSTEM_BUSY, f"{HELD_MAX} pulls wait already")

@@ -144,6 +144,11 @@ class Grouping:
         self.commit(request.text("consumerGroup"), self._naming.queue(request), offset)
         return OK
 
+    def stored(self, group: str, queue: QueueId) -> int:
+        """Return the offset at which a group continues; -1 if it has none."""
+        found = self._offsets.get(QueueKey(group, *queue))
+        return -1 if found is None else found
+
     def commit(self, group: str, queue: QueueId, offset: int) -> None:
         """Set the offset at which a group continues.
 

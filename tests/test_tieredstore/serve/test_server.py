@@ -30,6 +30,7 @@ from tieredstore.serve.options import NewGroups, ServeOptions
 from tieredstore.serve.server import Server, serving
 from tieredstore.serve.wire import connection
 from tieredstore.serve.wire.frame import FRAME_BYTES_MAX, JSON, ROCKETMQ, RequestCode, ResponseCode
+from tieredstore.session import consumer_offsets
 
 CODES = {"FOUND": 0, "NO_NEW_MSG": 19, "NO_MATCHED_MSG": 20, "OFFSET_ILLEGAL": 21}
 """Code of a pull by the status that the official client makes of it."""
@@ -288,6 +289,19 @@ async def test_a_group_has_a_name_as_a_broker_allows_it(
         assert one.offsets.groups() == {"%|a-Z_9"}
 
 
+async def test_offsets_are_kept_of_a_bounded_number_of_groups(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_offsets, "GROUPS_MAX", 1)
+    place: dict[str, Any] = {"topic": "G_Keys", "commitOffset": 1}
+    async with asked(golden, tmp_path) as client:
+        for queue in (0, 1):
+            assert not (await client.ask(15, **place, queueId=queue, consumerGroup="G")).code
+        answer = await client.ask(15, **place, queueId=0, consumerGroup="H")
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert answer.remark == "1 groups have offsets"
+
+
 async def test_a_new_group_begins_as_its_client_wants_where_that_is_configured(
     golden: Path, tmp_path: Path
 ) -> None:
@@ -339,6 +353,29 @@ async def test_a_pull_waits_for_what_the_owner_of_the_tier_publishes(
         answer = await client.answer(tagged)
         assert (answer.code, answer.fields["nextBeginOffset"]) == (20, "2")
         assert not len(one.consuming.held)
+
+
+async def test_a_group_whose_broker_is_ahead_of_the_tier_waits_for_it(
+    grown: Grown, tmp_path: Path
+) -> None:
+    seed = tmp_path / "seed.json"
+    seed.write_text('{"offsetTable":{"A@G":{0:3}}}')
+    async with (
+        served(grown.tier, tmp_path / "state", seed_path=seed) as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+        for offset in (2, 3):
+            answer = await client.pull("A", 0, offset)
+            assert answer.code == ResponseCode.PULL_NOT_FOUND
+            assert answer.fields["nextBeginOffset"] == str(offset)
+        for beyond in (client.pull("A", 0, 4), client.pull("A", 0, 3, consumerGroup="H")):
+            answer = await beyond
+            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+            assert answer.fields["nextBeginOffset"] == "1"
+        held = client.send_pull("A", 0, 3, sysFlag=6, suspendTimeoutMillis=60_000)
+        await until(lambda: len(one.consuming.held) == 1, Patience("no pull is held"))
+        await grown.put(b"second", b"third", b"fourth")
+        assert [m.body for m in decoded((await client.answer(held)).body)] == [b"fourth"]
 
 
 async def test_a_pull_waits_no_longer_than_it_says(grown: Grown, tmp_path: Path) -> None:

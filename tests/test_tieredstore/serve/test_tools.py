@@ -108,6 +108,15 @@ async def test_a_reset_is_sent_to_each_member(golden: Path, tmp_path: Path) -> N
             assert list(by_queue(answer).values()) == wanted
             (sent,) = [one for one in client.told if one.code == 220]
             assert (sent.body, sent.fields["group"], sent.is_one_way) == (answer.body, "G", True)
+        one: dict[str, Any] = {**reset, "timestamp": 0, "queueId": 1}
+        every: dict[str, Any] = {**one, "queueId": -1}
+        none: dict[str, Any] = {**one, "queueId": 2}
+        assert by_queue(await client.ask(222, **one, offset=2, isForce="false")) == {1: 2}
+        assert by_queue(await client.ask(222, **one, offset=7, isForce="false")) == {1: 7}
+        assert by_queue(await client.ask(222, **one, offset=-1, isForce="true")) == {1: 0}
+        assert by_queue(await client.ask(222, **every, offset=2)) == {0: 2, 1: 2}
+        answer = await client.ask(222, **none)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
         answer = await client.ask(222, topic="None", group="G", timestamp=0)
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
@@ -131,3 +140,17 @@ async def test_offsets_are_listed_and_cloned(golden: Path, tmp_path: Path) -> No
         assert rows[1]["minTimeStamp"] <= rows[1]["consumeTimeStamp"] <= rows[1]["maxTimeStamp"]
         assert rows[1]["delayTime"] == rows[1]["maxTimeStamp"] - rows[1]["consumeTimeStamp"]
         assert rows[0]["consumeTimeStamp"] == 0
+        assert rows[0]["delayTime"] == rows[0]["maxTimeStamp"] - rows[0]["minTimeStamp"]
+
+
+async def test_offsets_of_topics_that_the_tier_lacks_are_not_cloned(
+    golden: Path, tmp_path: Path
+) -> None:
+    kept = {"A_Gone@G": {"0": 5}, "G_Keys@G": {"1": 3}}
+    (tmp_path / "consumerOffset.json").write_bytes(orjson.dumps({"offsetTable": kept}))
+    async with asked(golden, tmp_path) as client:
+        assert (await client.ask(314, srcGroup="G", destGroup="H")).code == ResponseCode.SUCCESS
+        table = orjson.loads((await client.ask(43)).body)["offsetTable"]
+        assert table == kept | {"G_Keys@H": {"1": 3}}
+        answer = await client.ask(314, srcGroup="G", destGroup="H", topic="A_Gone")
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
