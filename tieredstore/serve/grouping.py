@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from container.names.queue_id import QueueId
-from tieredstore.serve.groups import TAGS, Groups
+from tieredstore.serve.groups import TAGS, Groups, refuse_group
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Naming
 from tieredstore.serve.options import NewGroups
@@ -118,6 +118,7 @@ class Grouping:
     def _keys(self, document: Mapping[str, Any]) -> Iterable[QueueKey]:
         """Return the queues of a request for locks that exist."""
         group = text_of(document, "consumerGroup")
+        refuse_group(group)
         for row in objects_of(document, "mqSet"):
             topic, queue_id = text_of(row, "topic"), row.get("queueId")
             if isinstance(queue_id, int) and 0 <= queue_id < self._naming.queues(topic):

@@ -21,6 +21,11 @@ SILENT_S_MAX = 120.0
 LOCK_S_MAX = 60.0
 """Seconds that a lock of a queue lives unless it is renewed, as in RocketMQ."""
 GROUPS_OF_PEER_MAX = 1_000
+TOPICS_OF_MEMBER_MAX = 1_000
+SUBSCRIPTIONS_MAX = 200_000
+"""Subscriptions to a topic, over all members."""
+LOCKS_MAX = 100_000
+"""Locked queues, over all groups."""
 BROADCASTING = "BROADCASTING"
 TAGS = (None, "", "TAG")
 """Types of a subscription that compare tags."""
@@ -56,6 +61,18 @@ class Member:
         return self.model == BROADCASTING
 
 
+def refuse_group(group: str) -> None:
+    """Refuse a name that no group of a broker can have.
+
+    Raises:
+        Refused: it is no such name.
+    """
+    try:
+        refuse_name(group)
+    except OffsetRefused as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+
+
 class Groups:
     """Members of all groups, and locks of their queues."""
 
@@ -66,6 +83,7 @@ class Groups:
         self._members: dict[str, dict[Peer, Member]] = {}
         self._of_peer: dict[Peer, set[str]] = {}
         self._locks: dict[QueueKey, tuple[str, float]] = {}
+        self._topics = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -112,14 +130,16 @@ class Groups:
     def _join(self, group: str, member: Member) -> None:
         table = self._members.get(group)
         if table is None:
-            try:
-                refuse_name(group)
-            except OffsetRefused as error:
-                raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+            refuse_group(group)
             if len(self._members) >= GROUPS_MAX:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"there are {GROUPS_MAX} groups already")
-            table = self._members[group] = {}
+            table = {}
         before = table.get(member.peer)
+        more = len(member.topics) - (0 if before is None else len(before.topics))
+        if len(member.topics) > TOPICS_OF_MEMBER_MAX or self._topics + more > SUBSCRIPTIONS_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "there are too many subscriptions")
+        self._topics += more
+        self._members[group] = table
         table[member.peer] = member
         self._of_peer.setdefault(member.peer, set()).add(group)
         if before is None:
@@ -134,6 +154,7 @@ class Groups:
             mine.discard(name)
             table = self._members[name]
             gone = table.pop(peer)
+            self._topics -= len(gone.topics)
             LOGGER.info("%s left the group %s (%s)", gone.client_id, name, peer.address)
             if not table:
                 del self._members[name]
@@ -180,6 +201,8 @@ class Groups:
         now_s = self._clock.monotonic_s()
         held: list[QueueKey] = []
         for key in queues:
+            if key not in self._locks and len(self._locks) >= LOCKS_MAX:
+                continue
             owner, since_s = self._locks.get(key, (client, now_s))
             if owner == client or now_s - since_s > LOCK_S_MAX:
                 self._locks[key] = client, now_s

@@ -78,7 +78,7 @@ class ServeOptions:
         if not (values[INSECURE] or is_guarded or _is_loopback(host)):
             raise ConfigError(
                 f"{HOST} ({host}) is no loopback address, and every client that reaches it could "
-                f"read all messages: set {ACCOUNTS}, or say {INSECURE}=true if only trusted "
+                f"read all messages: set {ACCOUNTS}, or set {INSECURE}=true if only trusted "
                 f"clients do"
             )
         address = str(values["tieredStoreServeAddress"])
@@ -88,11 +88,15 @@ class ServeOptions:
                 f"tieredStoreServeAddress to the one that they connect to, such as 10.0.0.7:9876"
             )
         seed = config.store_dir / "config" / NAME if config.gives("storePathRootDir") else None
+        path = _state_path(config) / NAME
+        # The broker may have been served together with others before.
+        if config.gives(STATE) and not is_there(path) and is_there(_own_path(path, config)):
+            path = _own_path(path, config)
         return cls(
             host=host,
             port=int(values[PORT]) or NAME_SERVER_PORT,
             address=address,
-            offsets_path=_state_path(config) / NAME,
+            offsets_path=path,
             seed_path=seed,
             new_groups=NewGroups(str(values["tieredStoreServeNewGroups"])),
             refresh_s=int(values["tieredStoreServeRefreshInterval"]) / 1000,
@@ -117,14 +121,14 @@ class ServeOptions:
         Raises:
             ConfigError: as `of_brokers`.
         """
-        path = self.offsets_path
+        path = _state_path(config) / NAME
         if config.gives(STATE):
             if is_there(path):
                 raise ConfigError(
                     f"{path} has the offsets of one broker, and several are to be served: move it "
                     f"into the directory of its broker, such as {path.parent / config.broker}"
                 )
-            path = path.parent / config.broker / NAME
+            path = _own_path(path, config)
         host, _, port = self.address.rpartition(":")
         if self.address and not port.isdecimal():
             raise ConfigError(f"tieredStoreServeAddress ({self.address}) names no port")
@@ -177,6 +181,10 @@ def _state_path(config: Config) -> Path:
         raise ConfigError(f"this user has no home directory: set {STATE}")
     place = hashlib.sha256(str(directory_of(config)).encode()).hexdigest()[:DIGITS]
     return directory / f"serve-{place}"
+
+
+def _own_path(path: Path, config: Config) -> Path:
+    return path.parent / config.broker / NAME
 
 
 def _is_loopback(host: str) -> bool:

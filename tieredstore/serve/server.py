@@ -1,15 +1,19 @@
 """Server of a tier to RocketMQ clients: listener, background work, and an orderly end."""
 
 import asyncio
+import fcntl
 import logging
+import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from ssl import SSLContext
 
 from provider.clock import Clock, give_way
 from provider.errors import StoreError
+from provider.posix.files import posix_errors
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.reader.readable_tier import ReadableTier
@@ -21,7 +25,7 @@ from tieredstore.serve.groups import Groups
 from tieredstore.serve.held import TICK_S, HeldPull
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Identity, Naming
-from tieredstore.serve.options import ServeOptions
+from tieredstore.serve.options import STATE, ServeOptions
 from tieredstore.serve.ranges import TierRanges
 from tieredstore.serve.wire.connection import Connection
 from tieredstore.serve.wire.frame import ONE_WAY, Command, RequestCode, ResponseCode
@@ -32,7 +36,8 @@ from tieredstore.session.consumer_offsets import ConsumerOffsets
 LOGGER = logging.getLogger("tieredstore.serve")
 CONNECTIONS_MAX = 10_000
 UNSENT_BYTES_MAX = 256 << 20
-"""Bytes of answers that clients have not read, over all, above which pulls are refused."""
+"""Bytes of answers that clients have not read, over all, above which no more are given."""
+TOO_SLOW = "clients read their answers too slowly"
 UNREAD_BYTES_MAX = 256 << 20
 """Bytes of requests that are not complete, over all."""
 HANDSHAKE_S_MAX = 10.0
@@ -191,7 +196,7 @@ class Server:
 
     def _refuse_if_behind(self) -> None:
         if self._unsent > UNSENT_BYTES_MAX:
-            raise Refused(ResponseCode.SYSTEM_BUSY, "clients read their answers too slowly")
+            raise Refused(ResponseCode.SYSTEM_BUSY, TOO_SLOW)
 
     def failed(self, request: Request, error: Exception) -> Answer:
         """Return the answer for a failure of a processor."""
@@ -215,9 +220,12 @@ class Server:
         more = f" ({left_out} more of this kind since the last one)" if left_out else ""
         LOGGER.warning("%s%s", sentence, more)
 
-    def answered(self, request: Request, answer: Answer) -> None:
-        """Count an answer."""
+    def answered(self, request: Request, answer: Answer) -> Answer:
+        """Count an answer. Return it; another one if it has a body and clients read too slowly."""
+        if len(answer.body) and self._unsent > UNSENT_BYTES_MAX:
+            answer = Answer(ResponseCode.SYSTEM_BUSY, TOO_SLOW)
         self.requests[self._code_name(request.command.code), answer.code.name] += 1
+        return answer
 
     def _code_name(self, code: int) -> str:
         if code in self._processors:
@@ -344,6 +352,30 @@ async def _listening(
         ) from error
 
 
+def _locked(path: Path) -> int:
+    """Lock the file of offsets for this server. Return what `os.close` unlocks. Blocks.
+
+    Raises:
+        ConfigError: another server has it.
+        Unavailable, Denied: the storage fails.
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    with posix_errors(str(lock)):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise ConfigError(
+            f"another server saves the offsets of groups in {path}: give this one a directory of "
+            f"its own by {STATE}"
+        ) from error
+    except OSError as error:
+        LOGGER.info("%s cannot be locked: %s", lock, error)
+    return fd
+
+
 @asynccontextmanager
 async def serving(
     options: ServeOptions,
@@ -357,10 +389,26 @@ async def serving(
     `together` has the servers of other brokers of a cluster, which name each other in routes.
 
     Raises:
-        ConfigError: the address cannot be listened at, or the file of offsets, of accounts or of
-            TLS is damaged.
+        ConfigError: the address cannot be listened at, another server has the file of offsets, or
+            that of offsets, of accounts or of TLS is damaged.
         Unavailable, Denied: the offsets cannot be read, or saved at the end.
     """
+    lock = await asyncio.to_thread(_locked, options.offsets_path)
+    try:
+        async with _serving(options, tier, meter, clock, together) as server:
+            yield server
+    finally:
+        os.close(lock)
+
+
+@asynccontextmanager
+async def _serving(
+    options: ServeOptions,
+    tier: ReadableTier,
+    meter: ReadMeter,
+    clock: Clock,
+    together: list[Naming] | None,
+) -> AsyncGenerator[Server]:
     offsets = await asyncio.to_thread(ConsumerOffsets.load, options.offsets_path, options.seed_path)
     accounts, tls = await asyncio.to_thread(_security_of, options)
     servers: list[Server] = []

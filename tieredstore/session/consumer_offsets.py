@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import threading
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -62,6 +63,7 @@ class ConsumerOffsets:
         self._groups = {key.rpartition(SEPARATOR)[2] for key in table}
         self._changes = 0
         self._saved = 0
+        self._saving = threading.Lock()
         self.failure: StoreError | None = None
         """Failure of the last `save`."""
 
@@ -179,7 +181,8 @@ class ConsumerOffsets:
             Unavailable, Denied: the storage fails; the old content stays.
         """
         backup = self._path.with_name(f"{self._path.name}.bak")
-        with posix_errors(str(self._path)):
+        # A thread can outlive the task that waited for it.
+        with self._saving, posix_errors(str(self._path)):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self._path, content, backup=backup)
 

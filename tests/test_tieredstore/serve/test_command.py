@@ -158,6 +158,14 @@ def test_offsets_of_one_broker_are_not_taken_for_those_of_several(
     (tmp_path / "consumerOffset.json").write_text("{}")
     with pytest.raises(ConfigError, match="move it into the directory of its broker"):
         ServeOptions.of_brokers(configs)
+    (tmp_path / "consumerOffset.json").unlink()
+    for option in ServeOptions.of_brokers(configs):
+        option.offsets_path.parent.mkdir()
+        option.offsets_path.write_text("{}")
+    nested = [one.offsets_path for one in ServeOptions.of_brokers(configs)]
+    assert nested == [ServeOptions.of(one).offsets_path for one in configs]
+    (tmp_path / "consumerOffset.json").write_text("{}")
+    assert ServeOptions.of(configs[0]).offsets_path == tmp_path / "consumerOffset.json"
     given = {"tieredStoreServeAddress": "10.0.0.7:9876", "tieredStoreServePort": 9876}
     configs = existing_tiers(Config.named(cluster, None, None, None, given), ["*"])
     options = ServeOptions.of_brokers(configs)

@@ -1,9 +1,11 @@
 """The server over a golden tier and over one that grows, asked by a client in this process."""
 
+import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,21 @@ from tieredstore import follow
 from tieredstore import open as open_tier
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.reads import ReadMeter
-from tieredstore.serve import server
+from tieredstore.serve import groups, server
 from tieredstore.serve.metrics import ServeMetrics, ServeMoment
 from tieredstore.serve.options import NewGroups, ServeOptions
 from tieredstore.serve.server import Server, serving
 from tieredstore.serve.wire import connection
-from tieredstore.serve.wire.frame import FRAME_BYTES_MAX, JSON, ROCKETMQ, RequestCode, ResponseCode
+from tieredstore.serve.wire.frame import (
+    FRAME_BYTES_MAX,
+    JSON,
+    ROCKETMQ,
+    Command,
+    RequestCode,
+    ResponseCode,
+)
 from tieredstore.session import consumer_offsets
+from tieredstore.session.consumer_offsets import ConsumerOffsets
 
 CODES = {"FOUND": 0, "NO_NEW_MSG": 19, "NO_MATCHED_MSG": 20, "OFFSET_ILLEGAL": 21}
 """Code of a pull by the status that the official client makes of it."""
@@ -212,7 +222,9 @@ async def test_members_of_a_group_are_told_of_each_other(golden: Path, tmp_path:
         assert not len(one.groups)
 
 
-async def test_a_queue_is_locked_by_one_client(golden: Path, tmp_path: Path) -> None:
+async def test_a_queue_is_locked_by_one_client(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queues = [{"topic": "G_Keys", "brokerName": "golden-a", "queueId": number} for number in (0, 1)]
     async with asked(golden, tmp_path) as client:
 
@@ -224,6 +236,11 @@ async def test_a_queue_is_locked_by_one_client(golden: Path, tmp_path: Path) -> 
         assert len(await locked(41, "a", queues[:1])) == 1
         assert await locked(41, "b", queues) == [queues[1] | {"brokerName": "golden-a"}]
         await locked(42, "b", queues)
+        monkeypatch.setattr(groups, "LOCKS_MAX", 1)
+        assert await locked(41, "a", queues) == [queues[0] | {"brokerName": "golden-a"}]
+        monkeypatch.setattr(groups, "LOCKS_MAX", 2)
+        body = {"consumerGroup": "a group", "clientId": "a", "mqSet": []}
+        assert (await client.ask(41, body)).code == ResponseCode.INVALID_PARAMETER
         assert len(await locked(41, "a", [*queues, {"topic": "None", "queueId": 0}])) == 2
 
 
@@ -300,6 +317,33 @@ async def test_offsets_are_kept_of_a_bounded_number_of_groups(
         answer = await client.ask(15, **place, queueId=0, consumerGroup="H")
         assert answer.code == ResponseCode.INVALID_PARAMETER
         assert answer.remark == "1 groups have offsets"
+
+
+async def test_offsets_are_saved_by_one_thread_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, met = threading.Barrier(2), list[bool]()
+
+    def replace(*_: object, **__: object) -> None:
+        with suppress(threading.BrokenBarrierError):
+            together.wait(0.1)
+            met.append(True)
+
+    monkeypatch.setattr(consumer_offsets, "replace_file", replace)
+    one = ConsumerOffsets({}, tmp_path / "consumerOffset.json")
+    await asyncio.gather(*(asyncio.to_thread(one.save, b"{}") for _ in range(2)))
+    assert not met
+
+
+async def test_one_server_at_a_time_has_a_directory_of_offsets(
+    golden: Path, tmp_path: Path
+) -> None:
+    async with served(golden, tmp_path):
+        with pytest.raises(ConfigError, match=r"another server .*tieredStoreServeStatePath"):
+            async with served(golden, tmp_path):
+                pass
+    async with served(golden, tmp_path):
+        pass
 
 
 async def test_a_new_group_begins_as_its_client_wants_where_that_is_configured(
@@ -548,6 +592,55 @@ async def test_a_client_that_reads_no_answers_costs_bounded_memory_and_is_droppe
             await until(is_dropped, Patience("it is not dropped", marks=lambda: seen))
             assert 0 < seen <= most
         assert one.unsent == 0
+
+
+async def test_answers_are_refused_while_too_many_are_unread(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "UNSENT_BYTES_MAX", -1)
+    one = expected(ROCKETMQ_533, "messages")[7]
+    key: dict[str, Any] = {"topic": one["topic"], "key": one["properties"]["UNIQ_KEY"]}
+    key |= {"maxNum": 1, "beginTimestamp": 0, "endTimestamp": 2**63 - 1}
+    async with asked(golden, tmp_path) as client:
+        answer = await client.ask(12, **key, _UNIQUE_KEY_QUERY="true")
+        assert (answer.code, answer.body) == (ResponseCode.SYSTEM_BUSY, b"")
+        await client.beat("c", "G", "G_Keys")
+        assert (await client.pull("G_Keys", 0, 0)).code == ResponseCode.SYSTEM_BUSY
+
+
+async def test_a_client_that_reads_nothing_is_sent_no_notification(
+    golden: Path, tmp_path: Path
+) -> None:
+    async with served(golden, tmp_path) as one:
+        client, told = connection.Connection(one), Command(40, {"consumerGroup": "G"})
+        client.send(told)
+        unsent = one.unsent
+        client.pause_writing()
+        client.send(told)
+        assert one.unsent == unsent > 0
+        client.connection_lost(None)
+        assert one.unsent == 0
+
+
+async def test_subscriptions_are_kept_of_a_bounded_number(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "SUBSCRIPTIONS_MAX", 3)
+    monkeypatch.setattr(groups, "TOPICS_OF_MEMBER_MAX", 2)
+
+    async def beat(client: RemotingClient, group: str, *topics: str) -> int:
+        rows = [{"topic": one} for one in topics]
+        data = {"groupName": group, "subscriptionDataSet": rows}
+        return (await client.ask(34, {"clientID": "c", "consumerDataSet": [data]})).code
+
+    async with asked(golden, tmp_path) as client:
+        assert await beat(client, "G", "A", "B", "C") == ResponseCode.SYSTEM_ERROR
+        for _ in range(3):
+            assert await beat(client, "G", "A", "B") == ResponseCode.SUCCESS
+        assert await beat(client, "H", "A", "B") == ResponseCode.SYSTEM_ERROR
+        assert (await client.ask(38, consumerGroup="H")).code == ResponseCode.SYSTEM_ERROR
+        await client.ask(35, clientID="c", consumerGroup="G")
+        assert await beat(client, "H", "A", "B") == ResponseCode.SUCCESS
 
 
 async def test_a_client_that_asks_for_too_much_at_once_is_read_later(

@@ -55,8 +55,8 @@ class Service(Protocol):
         """Log a sentence; of one kind, once a minute."""
         ...
 
-    def answered(self, request: Request, answer: Answer) -> None:
-        """Count an answer."""
+    def answered(self, request: Request, answer: Answer) -> Answer:
+        """Count an answer. Return it; another one if it has a body and clients read too slowly."""
         ...
 
     def start(self, work: Awaitable[None]) -> "asyncio.Task[None]":
@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, service: Service) -> None:
         self._service = service
         self._transport: asyncio.Transport | None = None
+        self._socket_transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pauses: set[str] = set()
@@ -102,6 +103,9 @@ class Connection(asyncio.Protocol):
         """Accept the client, or close the connection if there are too many."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        # That of TLS leaves out what the one below it has not sent.
+        tls = getattr(transport, "_ssl_protocol", None)
+        self._socket_transport = getattr(tls, "_transport", None)
         peer: object = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.address = f"{peer[0]}:{peer[1]}"
@@ -195,7 +199,7 @@ class Connection(asyncio.Protocol):
         self._resume_if_few()
 
     def _answer(self, request: Request, answer: Answer) -> None:
-        self._service.answered(request, answer)
+        answer = self._service.answered(request, answer)
         command = request.command
         if not command.is_one_way and not self.is_closed:
             fields = dict(answer.fields or {})
@@ -211,8 +215,8 @@ class Connection(asyncio.Protocol):
         self._resume_if_few()
 
     def send(self, command: Command) -> None:
-        """Send a request, which is one way."""
-        if not self.is_closed:
+        """Send a request, which is one way; none to a client that does not read its answers."""
+        if not (self.is_closed or "unread" in self._pauses):
             self._write(encode(command, len(command.body)), command.body)
 
     def _write(self, *pieces: Buffer) -> None:
@@ -220,7 +224,10 @@ class Connection(asyncio.Protocol):
         if not self._out:
             asyncio.get_running_loop().call_soon(self._flush)
         self._out.extend(pieces)
-        self._out_bytes += sum(map(len, pieces))
+        size = sum(map(len, pieces))
+        self._out_bytes += size
+        self._written += size
+        self._report_unsent()
 
     def _flush(self) -> None:
         if self._transport is None or self.is_closed or not self._out:
@@ -229,14 +236,15 @@ class Connection(asyncio.Protocol):
         data = b"".join(self._out)
         self._out.clear()
         is_behind, self._out_bytes = self._out_bytes > TURN_BYTES_MAX, 0
-        self._written += len(data)
         self._transport.write(data)
         self._report_unsent()
         if is_behind:
             asyncio.get_running_loop().call_soon(self._take_frames)
 
     def _report_unsent(self) -> None:
-        unsent = self._transport.get_write_buffer_size() if self._transport else 0
+        unsent = self._out_bytes
+        for transport in (self._transport, self._socket_transport):
+            unsent += transport.get_write_buffer_size() if transport is not None else 0
         self._service.unsent_grew(unsent - self._unsent)
         self._unsent = unsent
 
