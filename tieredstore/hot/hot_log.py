@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -69,6 +69,10 @@ class HotLog:
     def root(self) -> Path:
         """Store directory."""
         return self._appender.directory.root
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Keep the directory for a block of any thread; see `StoreDirectory.kept`."""
+        return self._appender.directory.kept()
 
     @property
     def commit_log(self) -> Path:

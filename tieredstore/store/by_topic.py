@@ -1,25 +1,22 @@
 """Calls of a store by topic, without queue numbers: append, read, and positions that are kept."""
 
 import asyncio
-import threading
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import count
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from itertools import cycle
+from typing import NamedTuple, Protocol, cast
 
+from container.names.queue_id import QueueId
 from container.record.message import moment_of
 from container.record.properties import KEYS, TAGS, key_hash
 from tieredstore.hot.encoding import MessageRefused, NewMessage
+from tieredstore.hot.hot_log import HotLog
 from tieredstore.message import Message
 from tieredstore.reader.cursor import GROUP, Moment
 from tieredstore.session.consumer_offsets import NAME, ConsumerOffsets, QueueKey, refuse_name
 from tieredstore.store.iteration import TopicWish, read_topic
 from tieredstore.store.protocol import MessageStore
-
-_OFFSETS = threading.Lock()
-"""Held while a file of offsets is read or replaced."""
 
 
 class Placed(NamedTuple):
@@ -38,12 +35,19 @@ class Placed(NamedTuple):
 
 
 class TopicCalls(MessageStore, Protocol):
-    """Calls by topic of every store that has a directory and the calls of `MessageStore`."""
+    """Calls by topic of every store that has a hot log and the calls of `MessageStore`."""
 
-    root: Path
-    """Directory of the hot log."""
-    _numbers = count()
-    _queues: dict[str, Sequence[int]] | None = None
+    _queues: dict[str, tuple[Sequence[int], Iterator[int]]] | None = None
+    """Queues by topic, and the same in turn without end."""
+
+    @property
+    def log(self) -> HotLog:
+        """Hot log of this store.
+
+        Raises:
+            Closed: it is not open.
+        """
+        ...
 
     async def append(
         self,
@@ -51,7 +55,7 @@ class TopicCalls(MessageStore, Protocol):
         body: bytes | str,
         *,
         tags: str = "",
-        keys: str | Sequence[str] = (),
+        keys: str | Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> Placed:
         """Append a message to a queue of the topic, as durably as `put_message`.
@@ -70,14 +74,11 @@ class TopicCalls(MessageStore, Protocol):
             MessageRefused: it is too large, or a name, key or value is not allowed.
             And the errors of `put_message`.
         """
-        keys = keys.split() if isinstance(keys, str) else keys
-        for key in keys:
-            if len(key.split()) != 1:
-                raise MessageRefused(f"The key {key!r} is empty or has a blank in it.")
-        named = {TAGS: tags, KEYS: " ".join(keys)}
+        listed = _keys_of(keys)
+        named = {TAGS: tags, KEYS: " ".join(listed)}
         raw = body.encode() if isinstance(body, str) else body
         given = {**(properties or {}), **{name: text for name, text in named.items() if text}}
-        queue_id = self._choose_queue(topic, keys)
+        queue_id = self._choose_queue(topic, listed)
         placed = await self.put_message(NewMessage(topic, queue_id, raw, given))
         return Placed(queue_id, placed.queue_offset, placed.store_timestamp)
 
@@ -85,12 +86,12 @@ class TopicCalls(MessageStore, Protocol):
         """Choose from the queues that the topic had at the first append."""
         if self._queues is None:
             self._queues = {}
-        queues = self._queues.get(topic)
-        if queues is None:
-            queues = self._queues[topic] = self.queue_ids(topic) or (0,)
-        if len(queues) == 1:
-            return queues[0]
-        return queues[(key_hash(keys[0]) if keys else next(self._numbers)) % len(queues)]
+        known = self._queues.get(topic)
+        if known is None:
+            found = self.queue_ids(topic) or (0,)
+            known = self._queues[topic] = found, cycle(found)
+        queues, in_turn = known
+        return queues[key_hash(keys[0]) % len(queues)] if keys else next(in_turn)
 
     async def read(
         self,
@@ -144,6 +145,26 @@ class TopicCalls(MessageStore, Protocol):
         return Position(self, group, topic)
 
 
+def _keys_of(keys: object) -> list[str]:
+    """Return the keys of a message as a list.
+
+    Raises:
+        MessageRefused: they are no texts, or one is empty or has a blank in it.
+    """
+    if isinstance(keys, str):
+        return keys.split()
+    if not isinstance(keys, Iterable):
+        raise MessageRefused(f"The keys are of type {type(keys).__name__}, not texts.")
+    listed: list[str] = []
+    for key in cast("Iterable[object]", keys):
+        if not isinstance(key, str):
+            raise MessageRefused(f"The key {key!r} is of type {type(key).__name__}, not str.")
+        if len(key.split()) != 1:
+            raise MessageRefused(f"The key {key!r} is empty or has a blank in it.")
+        listed.append(key)
+    return listed
+
+
 class Position:
     """Position of a group of readers in a topic: read, handle, acknowledge.
 
@@ -158,7 +179,6 @@ class Position:
         self.group = group
         self.topic = topic
         self._store = store
-        self._path = store.root / "config" / NAME
 
     def __repr__(self) -> str:
         return f"<Position of {self.group} in {self.topic}>"
@@ -169,6 +189,7 @@ class Position:
         Raises:
             ConfigError: the file is damaged, and its backup too.
             Unavailable, Denied: the storage fails.
+            Closed: the store is not open.
         """
         queues = self._store.queue_ids(self.topic)
         return await asyncio.to_thread(self._load, queues)
@@ -190,43 +211,54 @@ class Position:
         """Yield what `messages` yields, some messages at a time."""
         group = f"{GROUP}.{self.group}"
         starts = await self.offsets()
-        wish = TopicWish(group=group, tags=tags, follow=follow, starts=starts)
+        ends = {one: await self._store.max_offset(self.topic, one) for one in starts}
+        lost = {one: end for one, end in ends.items() if end < starts[one]}
+        if lost:  # as after an older copy was put back: new messages take these offsets
+            await asyncio.to_thread(self._move, lost, back=True)
+        wish = TopicWish(group=group, tags=tags, follow=follow, starts=starts | lost)
         async for chunk in read_topic(self._store, self.topic, wish):
             yield chunk
 
     async def acknowledge(self, message: Message) -> None:
         """Move the position past a message: it and all before it in its queue are handled.
 
-        Durable on return, some 1 ms: acknowledge the last one of many. A message before the
-        position has no effect.
+        Durable on return, some 1 ms: acknowledge the last one of many. Makes the message durable
+        first, some 1 ms more for one of the newest 500 ms. A message before the position has no
+        effect.
 
         Raises:
             ValueError: the message is of another topic, or too many groups have positions.
             ConfigError: the file is damaged, and its backup too.
-            Unavailable, Denied: the storage fails; the position stays.
+            Unavailable, Denied: the storage fails, or the directory was moved; the position stays.
+            Closed: the store is not open.
         """
         if message.topic != self.topic:
             raise ValueError(f"{message!r} is not of the topic {self.topic}")
-        await asyncio.to_thread(self._move, message.queue_id, message.offset + 1)
+        log, queue = self._store.log, QueueId(message.topic, message.queue_id)
+        if log.durable_offset(queue) <= message.offset < log.end_offset(queue):
+            await log.flush()  # after a power failure another message might take its offset
+        await asyncio.to_thread(self._move, {message.queue_id: message.offset + 1})
 
     def _load(self, queues: Sequence[int]) -> dict[int, int]:
-        with self._offsets() as kept:
+        with self._locked_file() as kept:
             found = {queue_id: kept.get(self._key(queue_id)) for queue_id in queues}
         return {queue_id: offset for queue_id, offset in found.items() if offset is not None}
 
-    def _move(self, queue_id: int, offset: int) -> None:
-        key = self._key(queue_id)
-        with self._offsets() as kept:
-            if (kept.get(key) or 0) < offset:
-                kept.put(key, offset)
-                content = kept.prepare()
-                assert content is not None, "an offset has changed"
+    def _move(self, offsets: Mapping[int, int], *, back: bool = False) -> None:
+        """Keep the offsets that are higher, or any that differ."""
+        with self._locked_file() as kept:
+            for queue_id, offset in offsets.items():
+                key = self._key(queue_id)
+                if back or (kept.get(key) or 0) < offset:
+                    kept.put(key, offset)
+            if (content := kept.prepare()) is not None:
                 kept.save(content)
 
     def _key(self, queue_id: int) -> QueueKey:
         return QueueKey(self.group, self.topic, queue_id)
 
     @contextmanager
-    def _offsets(self) -> Generator[ConsumerOffsets]:
-        with _OFFSETS:
-            yield ConsumerOffsets.load(self._path)
+    def _locked_file(self) -> Generator[ConsumerOffsets]:
+        log = self._store.log
+        with log.kept():
+            yield ConsumerOffsets.load(log.root / "config" / NAME)

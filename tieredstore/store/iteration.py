@@ -11,7 +11,7 @@ from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
 from fetcher.tag_filter import parse_subscription
-from provider.errors import Unavailable
+from provider.errors import Corrupt, StoreError, Unavailable
 from tieredstore.lifetime import cause
 from tieredstore.message import Message
 from tieredstore.reader.cursor import GROUP, Moment
@@ -83,7 +83,7 @@ class TopicWish:
     until: Moment | None = None
     follow: bool = False
     starts: Mapping[int, int] = field(default_factory=dict[int, int])
-    """First offset by queue; a queue that is missing is read from its first message."""
+    """First offset by queue; a queue that is missing is read from `since` or its first message."""
 
     def __post_init__(self) -> None:
         parse_subscription(self.tags)
@@ -133,7 +133,13 @@ async def _merged(queues: Sequence["_Queue"]) -> AsyncGenerator[list[Message], N
         if len(chunk) == MESSAGES_AT_ONCE:
             yield chunk
             chunk = []
-        if await queue.fill():
+        try:
+            is_filled = await queue.fill()
+        except StoreError:
+            if chunk:  # else these could never be acknowledged
+                yield chunk
+            raise
+        if is_filled:
             heapreplace(heads, (queue.messages[0].store_timestamp, number))
         else:
             heappop(heads)
@@ -173,9 +179,11 @@ class _Queue:
     @classmethod
     async def begin(cls, store: MessageStore, queue: QueueId, wish: TopicWish) -> Self:
         """Find the first offset of the wish."""
-        start = max(await store.min_offset(*queue), wish.starts.get(queue.queue_id, 0))
-        if wish.since is not None:
-            start = max(start, await store.offset_by_time(*queue, wish.since))
+        start = wish.starts.get(queue.queue_id)
+        if start is None and wish.since is not None:
+            start = await store.offset_by_time(*queue, wish.since)
+        if start is None:
+            start = await store.min_offset(*queue)
         return cls(store, queue, wish, start)
 
     async def extend(self, messages_max: int) -> None:
@@ -187,9 +195,13 @@ class _Queue:
             self._end = min(self._end, until)
 
     async def fill(self) -> bool:
-        """Read on if no message is at hand. False at the end."""
+        """Read on if no message is at hand. False at the end.
+
+        Raises:
+            StoreError: the next message cannot be read.
+        """
         while not self.messages and self.offset < self._end:
-            offset, path = self.offset, str(self.id)
+            offset = self.offset
             result = await self._store.get_message(
                 self._wish.group,
                 *self.id,
@@ -198,12 +210,18 @@ class _Queue:
                 subscription=self._wish.tags,
             )
             await refuse_missing(self._store, *self.id, offset, result)
-            self.messages.extend(
-                Message.of(stored, path=path)
-                for stored in result.messages
-                if stored.queue_offset < self._end
-            )
-            if result.next_offset <= offset:
-                return bool(self.messages)
-            self.offset = min(result.next_offset, self._end)
+            following = min(result.next_offset, self._end)
+            for stored in result.messages:
+                if stored.queue_offset >= self._end:
+                    break
+                try:
+                    self.messages.append(Message.of(stored, path=str(self.id)))
+                except Corrupt:
+                    if not self.messages:
+                        raise
+                    following = stored.queue_offset  # the next read raises it
+                    break
+            if following <= offset:
+                break
+            self.offset = following
         return bool(self.messages)

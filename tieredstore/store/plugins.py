@@ -25,6 +25,7 @@ from provider.stores.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.config.keys import BROKER_PLUG_IN, OUR_PLUG_IN
 from tieredstore.config.sources import PLUG_IN_NOTE, ConfigError
+from tieredstore.hot.hot_log import HotLog
 from tieredstore.lifetime import cause
 from tieredstore.store.by_topic import TopicCalls
 from tieredstore.store.cold_side import ColdSide
@@ -305,7 +306,6 @@ class PluggedStore(ForwardingMessageStore, TopicCalls):
     def __init__(self, context: PluginContext, layers: StoreLayers) -> None:
         """Keep the layers. They are opened when the block is entered."""
         super().__init__(layers.outermost)
-        self.root = context.root
         self._context = context
         self._layers = layers
         self._tiered = tiering_of(context, layers)
@@ -327,6 +327,11 @@ class PluggedStore(ForwardingMessageStore, TopicCalls):
         stack, self._stack = self._stack, None
         if stack is not None:
             await stack.__aexit__(kind, error, trace)
+
+    @property
+    def log(self) -> HotLog:
+        """See `TieredMessageStore.log`. Internal."""
+        return self._tiered.log
 
     @property
     def level(self) -> Level:

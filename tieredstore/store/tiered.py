@@ -25,6 +25,7 @@ from provider.errors import Closed, StoreError, Unavailable
 from provider.stores.throttled import TransferLimits
 from tieredstore.config.effective import Config
 from tieredstore.hot.encoding import Appended, NewMessage
+from tieredstore.hot.hot_log import HotLog
 from tieredstore.lifetime import running
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.reader.cursor import Moment, whole_ms
@@ -252,7 +253,6 @@ class TieredMessageStore(TopicCalls):
         """
         self._inner = inner
         self._local = local
-        self.root = local.root
         self._config = config
         self._first_level = Level.of(config.level if level is None else level)
         self._clock = clock = clock or SystemClock()
@@ -402,6 +402,12 @@ class TieredMessageStore(TopicCalls):
             start_s=self._config.start_s,
             knows_ends=lambda: self._continues and not self._local.log.is_new,
         )
+
+    @property
+    def log(self) -> HotLog:
+        """See `LocalMessageStore.log`. Internal."""
+        self._check_open()
+        return self._local.log
 
     async def put_message(self, message: NewMessage) -> Appended:
         """Append one message. Return once it is as durable as `flushDiskType` requires."""

@@ -7,19 +7,25 @@ from collections.abc import AsyncGenerator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from container.names.queue_id import QueueId
+from container.record.layout import COMPRESSED
 from container.record.message import moment_of
 from provider.clock import SystemClock
 from tests.support.patience import Patience, until
-from tests.support.tiered_world import FrozenClock, TieredWorld
+from tests.support.tiered_world import OUTAGE, FrozenClock, TieredWorld
 from tieredstore import (
     Appended,
     Closed,
     Config,
     ConfigError,
+    Corrupt,
     ForwardingMessageStore,
+    HotWriteOptions,
     Level,
     LocalMessageStore,
     Message,
@@ -27,6 +33,8 @@ from tieredstore import (
     NewMessage,
     PluggedStore,
     PluginContext,
+    Unavailable,
+    open_store,
 )
 from tieredstore.serve.options import NAME
 from tieredstore.store.plugins import StoreLayers
@@ -152,6 +160,127 @@ async def test_append_keeps_the_order_of_a_new_topic_and_of_each_key(tmp_path: P
                 await store.append("One", b"body", keys=keys)
 
 
+async def test_appends_to_two_topics_go_to_all_queues_of_each(tmp_path: Path) -> None:
+    async with LocalMessageStore(tmp_path, clock=SystemClock()) as store:
+        for topic in ("A", "B"):
+            await store.put_messages([NewMessage(topic, queue_id, b"") for queue_id in range(2)])
+        taken = [(await store.append(topic, b"")).queue_id for topic in "ABABAB"]
+        assert taken == [0, 0, 1, 1, 0, 0]
+
+
+async def test_append_takes_keys_of_an_iterator_and_refuses_what_is_no_text(tmp_path: Path) -> None:
+    async with LocalMessageStore(tmp_path, clock=SystemClock()) as store:
+        await store.append("Orders", b"body", keys=(key for key in ("a", "b")))
+        (message,) = [one async for one in store.read("Orders")]
+        assert message.keys == ["a", "b"]
+        wrong: list[Any] = [[5], 5, None, b"key"]
+        for keys in wrong:
+            with pytest.raises(MessageRefused, match=r"of type (int|NoneType), not"):
+                await store.append("Orders", b"body", keys=keys)
+
+
+async def test_a_position_is_not_durable_before_its_message(tmp_path: Path) -> None:
+    rarely = HotWriteOptions(flush_interval_s=3600)
+    store = open_store(
+        tmp_path, broker="b", level="DISABLE", settings={"flushIntervalCommitLog": 3_600_000}
+    )
+    for one in (LocalMessageStore(tmp_path / "local", options=rarely), store):
+        async with one:
+            for number in range(3):
+                await one.append("Orders", b"%d" % number)
+            position, durable = one.position("mailer", "Orders"), one.log.durable_offset
+            first, second, _ = [message async for message in position.messages()]
+            assert durable(QueueId("Orders", 0)) == 0
+            await position.acknowledge(first)
+            assert durable(QueueId("Orders", 0)) == 3
+            with patch.object(one.log, "flush", side_effect=AssertionError("all is durable")):
+                await position.acknowledge(second)
+            assert await position.offsets() == {0: 2}
+
+
+async def test_a_position_above_the_end_of_its_queue_is_put_back_there(tmp_path: Path) -> None:
+    async with LocalMessageStore(tmp_path) as store:
+        await store.append("Orders", b"0")
+        path = tmp_path / "config" / NAME
+        path.write_text('{"offsetTable":{"Orders@mailer":{"0":9}}}')
+        position = store.position("mailer", "Orders")
+        assert await bodies(position.messages()) == []
+        assert await position.offsets() == {0: 1}
+        await store.append("Orders", b"1")
+        assert await bodies(position.messages()) == ["1"]
+
+
+async def test_a_position_of_a_moved_or_closed_store_is_not_written(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
+    async with LocalMessageStore(root) as store:
+        await store.append("Orders", b"body")
+        position = store.position("mailer", "Orders")
+        message = await anext(position.messages())
+        await store.log.flush()
+        root.rename(elsewhere)
+        for there in (False, True):
+            if there:
+                root.mkdir()
+            with pytest.raises(Unavailable, match="the store directory was moved or deleted"):
+                await position.acknowledge(message)
+            assert not (root / "config").exists()
+        root.rmdir()
+        elsewhere.rename(root)
+        await position.acknowledge(message)
+        assert await position.offsets() == {0: 1}
+    path = root / "config" / NAME
+    path.unlink()
+    with pytest.raises(Closed):
+        await position.acknowledge(message)
+    with pytest.raises(Closed):
+        await position.offsets()
+    assert not path.exists()
+
+
+async def test_sound_messages_before_a_damaged_one_are_read_and_acknowledged(
+    tmp_path: Path, clock: FrozenClock
+) -> None:
+    bad = 7
+    async with LocalMessageStore(tmp_path, clock=clock) as store:
+        for number in range(10):
+            clock.ahead_ms += 1000
+            flag = COMPRESSED if number == bad else 0
+            body = b"%d" % number
+            await store.put_message(NewMessage("Orders", number % 2, body, sys_flag=flag))
+        position = store.position("mailer", "Orders")
+        handled: list[str] = []
+
+        async def handle() -> None:
+            async for message in position.messages():
+                handled.append(message.body.decode())
+                await position.acknowledge(message)
+
+        for _ in range(2):
+            with pytest.raises(Corrupt):
+                await handle()
+        # No time is known of the damaged one, so nothing of the other queue comes before it.
+        assert handled == [str(number) for number in range(bad - 1)]
+        assert await position.offsets() == {0: 3, 1: 3}
+
+
+async def test_a_position_in_the_hot_log_is_read_while_the_tier_is_away(
+    world: TieredWorld, clock: FrozenClock
+) -> None:
+    async with world.store() as store:
+        await half_moved(world, store, clock)
+        position = store.position("mailer", "Orders")
+        async for message in position.messages():
+            if message.offset == 24:
+                await position.acknowledge(message)
+    world.tier_store.faults = OUTAGE
+    async with world.store() as store:
+        assert store.awaited is not None
+        position = store.position("mailer", "Orders")
+        assert await bodies(position.messages()) == [str(number) for number in range(50, 60)]
+        with pytest.raises(Unavailable, match="away since the store was opened"):
+            await bodies(store.position("another", "Orders").messages())
+
+
 async def test_a_position_is_kept_and_moves_only_forward(tmp_path: Path) -> None:
     async with LocalMessageStore(tmp_path, clock=SystemClock()) as store:
         for number in range(6):
@@ -221,4 +350,8 @@ async def test_a_plug_in_sees_what_is_appended_and_read_by_topic(tmp_path: Path)
     async with PluggedStore(context, StoreLayers(tiered, [("ours", tiered)])) as store:
         await store.append("Orders", "quiet")
         assert await bodies(store.read("Orders")) == ["QUIET"]
-        assert await bodies(store.position("mailer", "Orders").messages()) == ["QUIET"]
+        position = store.position("mailer", "Orders")
+        (message,) = [one async for one in position.messages()]
+        assert message.body == b"QUIET"
+        await position.acknowledge(message)
+        assert await position.offsets() == {0: 1}

@@ -4,7 +4,10 @@ import fcntl
 import json
 import os
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from os.path import samestat
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
@@ -12,9 +15,9 @@ from container.errors import InUse
 from container.names.rocketmq import parse_cluster_directory
 from dispatcher.topic_filter import LMQ_PREFIX
 from provider.clock import Clock
-from provider.errors import Denied
+from provider.errors import Closed, Denied, Unavailable
 from provider.names import is_directory, is_regular_file, is_there
-from provider.posix.files import sync_data, sync_directory
+from provider.posix.files import posix_errors, sync_data, sync_directory
 from provider.posix.locks import lock_call
 from tieredstore.following.directory.layout import RESTORING, UNFINISHED
 from tieredstore.hot.log.durable_ends import Checkpoint
@@ -102,12 +105,14 @@ class StoreDirectory:
         self.commit_log = commit_log or root / COMMIT_LOG
         """Directory of the CommitLog files."""
         self._lock_fd = self._log_fd = -1
+        self._kept = threading.Lock()
         _refuse_other_store(root, self.commit_log)
         _refuse_tier(root)
         if is_there(root / RESTORING):
             raise Denied(UNFINISHED, str(root))
         for path in (root, self.commit_log, self.consume_queue, root / "config"):
             _make_directory(path)
+        self._identity = root.stat()
         self._lock_fd = os.open(root / LOCK, FLAGS | os.O_CREAT, 0o644)
         try:
             lock_call(self._lock_fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
@@ -229,11 +234,28 @@ class StoreDirectory:
         sync_directory(str(self.root))
 
     def close(self) -> None:
-        """Release the lock. Idempotent."""
-        for fd in (self._log_fd, self._lock_fd):
-            if fd >= 0:
-                os.close(fd)
-        self._lock_fd = self._log_fd = -1
+        """Release the lock. Waits for a block of `kept`. Idempotent."""
+        with self._kept:
+            for fd in (self._log_fd, self._lock_fd):
+                if fd >= 0:
+                    os.close(fd)
+            self._lock_fd = self._log_fd = -1
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """Keep the lock for the block, which reads or replaces a file. One thread at a time.
+
+        Raises:
+            Closed: the lock was released.
+            Unavailable: the directory is elsewhere now. A file would be of another store.
+        """
+        with self._kept:
+            if not self.is_held:
+                raise Closed("the store was closed", str(self.root))
+            with posix_errors(str(self.root)):
+                if not (is_there(self.root) and samestat(self.root.stat(), self._identity)):
+                    raise Unavailable("the store directory was moved or deleted", str(self.root))
+            yield
 
 
 def _refuse_other_store(root: Path, commit_log: Path) -> None:
