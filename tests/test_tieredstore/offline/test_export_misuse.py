@@ -59,6 +59,8 @@ def test_a_url_is_no_directory(
         (("bodies",), "columns: there is no column 'bodies': did you mean body"),
         (("BODY",), "columns: there is no column 'BODY': did you mean body"),
         (("body", "tags", "body"), "columns: the column 'body' is named twice"),
+        (("body", "day:string"), "columns: the property 'day' cannot be a column, because"),
+        (("body", "Topic:long"), "columns: the property 'Topic' cannot be a column, because"),
         (("topic",), "columns: the topic is in the names of directories, not in files"),
     ],
 )

@@ -20,6 +20,8 @@ from tieredstore.reader.arrow import import_arrow
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 TOPIC = "topic"
 """The column that is in the names of directories, and so in no Parquet file of an export."""
+PARTITIONS = (TOPIC, "day")
+"""What the names of directories say, and the partitions of a table."""
 
 
 class Target(NamedTuple):
@@ -119,12 +121,18 @@ def named_columns(options: ExportOptions) -> Sequence[str]:
     """Return the requested columns; all if none is named.
 
     Raises:
-        ConfigError: there is no such column, or one is named twice.
+        ConfigError: there is no such column, or one is named twice or as a partition.
     """
     try:
         names = import_arrow().schema_of(options.columns).names
     except ValueError as error:
         raise ConfigError(f"columns: {error}") from error
+    for name in names:  # engines ignore case
+        if name != TOPIC and name.lower() in PARTITIONS:
+            raise ConfigError(
+                f"columns: the property {name!r} cannot be a column, because an export is divided "
+                f"by {' and '.join(PARTITIONS)}: read it from the column properties"
+            )
     return names if options.columns is None else options.columns
 
 
