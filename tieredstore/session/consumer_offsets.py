@@ -204,6 +204,18 @@ class ConsumerOffsets:
             self._saved = changes
 
 
+def _number(value: str | int, bits: int) -> int:
+    """Return a number of the file.
+
+    Raises:
+        ValueError: it is negative, or has more bits than Java's.
+    """
+    number = int(value)
+    if number < 0 or number >> bits:
+        raise ValueError(f"{number} is neither a queue nor an offset")
+    return number
+
+
 def parse(raw: bytes, path: str) -> tuple[Table, int]:
     """Parse a `consumerOffset.json`, of ours or of a broker. Return offsets and version. Pure.
 
@@ -215,7 +227,7 @@ def parse(raw: bytes, path: str) -> tuple[Table, int]:
         document = cast("dict[str, dict[str, Any]]", parsed)
         rows: dict[str, Any] = document.get("offsetTable") or {}
         table = {
-            key: {int(queue): int(offset) for queue, offset in row.items()}
+            key: {_number(queue, 31): _number(offset, 63) for queue, offset in row.items()}
             for key, row in rows.items()
         }
         version: dict[str, Any] = document.get("dataVersion") or {}

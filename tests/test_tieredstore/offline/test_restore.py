@@ -26,6 +26,7 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.golden import GOLDEN_SETS, VARIANTS_520, GoldenSet, tree_name, unpacked
 from tests.support.hot_store import appender_at, contents, new_message, put
 from tests.support.packed_objects import PackedTier
+from tests.support.random_tier import owned
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.log_directories import open_layout
@@ -395,7 +396,11 @@ def test_only_newer_messages_and_some_topics_are_restored_and_all_queues_go_on(
 
 @pytest.mark.parametrize("reason", [TOPIC_DELETED_REASON, MADE_AGAIN_REASON])
 def test_a_topic_that_its_broker_deleted_is_left_out(
-    reason: str, tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reason: str,
+    tier: list[str],
+    broker: FakeBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planned = job.plan
 
@@ -408,20 +413,32 @@ def test_a_topic_that_its_broker_deleted_is_left_out(
         return found
 
     monkeypatch.setattr(job, "plan", with_gap)
-    report = restored(tier, root := tmp_path / "restored")
+    offsets = {"B@g": {1: 122}}
+    report = restored(tier, root := tmp_path / "restored", offsets=offsets)
     if reason == TOPIC_DELETED_REASON:
         assert ({one.topic for one in report.queues}, report.deleted) == ({"A"}, ["B"])
         assert not (root / "consumequeue" / "B").exists()
+        assert report.offsets.table == {}
+        broker.put("B", 0, b"of a new topic")
+        run(*tier, "tier", broker.directory)
+        row = {"topicName": "B", "perm": 4, "readQueueNums": 2, "writeQueueNums": 2}
+        topics = {"topicConfigTable": {"B": row}}
+        report = restored(tier, root := tmp_path / "again", topics=topics)
+        assert ([one.topic for one in report.queues], report.deleted) == (["A", "B"], [])
+        assert _topics(root)["B"] == row
     else:
+        assert report.offsets.table == offsets
         assert (report.queues[1].first, report.queues[1].end, report.deleted) == (127, 127, [])
 
 
 def test_groups_continue_at_the_tiers_end_at_most(tier: list[str], tmp_path: Path) -> None:
     offsets = {"A@g": {0: 100}, "B@g": {1: 130}, "C@g": {0: 7}}
+    offsets |= {"RMQ_SYS_TRANS_HALF_TOPIC@t": {0: 9}}
     report = restored(tier, root := tmp_path / "restored", offsets=offsets)
     assert group_offsets(offsets, report.queues) == report.offsets
-    assert report.offsets.table == {"A@g": {0: 100}, "B@g": {1: 122}, "C@g": {0: 7}}
-    assert report.offsets.beyond == [("B", "g", 1, 8)]
+    empty = {"C@g": {0: 0}, "RMQ_SYS_TRANS_HALF_TOPIC@t": {0: 0}}
+    assert report.offsets.table == {"A@g": {0: 100}, "B@g": {1: 122}, **empty}
+    assert report.offsets.beyond == [("B", "g", 1, 8), ("C", "g", 0, 7)]
     assert report.offsets.before == []
     assert not report.is_whole
     document = json.loads((root / "config" / "consumerOffset.json").read_bytes())
@@ -470,6 +487,23 @@ def test_topics_keep_the_settings_of_a_backup(
     assert not (tmp_path / "new").exists()
 
 
+def test_retentions_are_those_of_the_tier(tier: list[str], tmp_path: Path) -> None:
+    """Those of a backup are older, and a shorter one would delete messages."""
+
+    async def keep_longer() -> None:
+        async with owned(config_of(tier)) as owner:
+            await owner.set_retention({"A": 100})
+
+    asyncio.run(keep_longer())
+    old = {"attributes": {"reserve.time": "1", "cleanup.policy": "DELETE"}}
+    given = {"topicConfigTable": {"A": old, "B": old}, "confirmedReserveTimes": {"B": {"hours": 1}}}
+    restored(tier, root := tmp_path / "restored", topics=given)
+    kept = {topic: row["attributes"] for topic, row in _topics(root).items()}
+    assert kept["A"] == {"reserve.time": "100", "cleanup.policy": "DELETE"}
+    assert kept["B"] == {"cleanup.policy": "DELETE"}
+    assert "confirmedReserveTimes" not in json.loads((root / "config/topics.json").read_bytes())
+
+
 def test_the_offsets_that_serve_kept_are_restored_with_the_place_of_the_log(
     tier: list[str], tmp_path: Path
 ) -> None:
@@ -482,6 +516,15 @@ def test_the_offsets_that_serve_kept_are_restored_with_the_place_of_the_log(
     document = json.loads((root / "config" / "consumerOffset.json").read_bytes())
     assert document["offsetTable"] == {"A@g": {"0": 100}}
     assert f"move {root / 'commitlog'} there" in said
+
+
+@pytest.mark.parametrize("row", ['"0":-1', '"0":9223372036854775808', f'"0":{2**64}', '"-1":0'])
+def test_offsets_that_no_broker_has_are_refused(row: str, tier: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"A@g":{' + row + "}}}")
+    done = run(*tier, "restore", tmp_path / "new", "--offsets", path, status=1)
+    assert "is neither a queue nor an offset" in done.err
+    assert not (tmp_path / "new").exists()
 
 
 def test_one_process_restores_into_a_directory(tier: list[str], tmp_path: Path) -> None:
@@ -584,6 +627,54 @@ def test_a_disk_that_is_full_in_the_middle_is_one_sentence_and_the_next_run_cont
     assert said.err.count("\n") == 1
     assert restored(tier, root).groups_before == 2
     assert files(root) == files(whole)
+
+
+def test_a_file_that_cannot_be_synced_begins_the_directory_again(
+    tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel reports a write that is lost once, and the next descriptor syncs without error."""
+    restored(tier, whole := tmp_path / "whole")
+    root, called = tmp_path / "restored", os.fsync
+
+    def failing(fd: int) -> None:
+        if "consumequeue" in Path(f"/proc/self/fd/{fd}").readlink().parts:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        called(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            restored(tier, root)
+    for path in (root / "commitlog").glob("*[1-9]*"):
+        path.write_bytes(bytes(path.stat().st_size))
+    assert restored(tier, root).groups_before == 0
+    assert files(root) == files(whole)
+
+
+def test_the_ledger_is_not_durable_before_the_file_without_which_it_is_complete(
+    tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, called = tmp_path / "restored", os.fsync
+    durable: list[str] = []
+
+    def noting(fd: int) -> None:
+        durable.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        called(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", noting)
+        restored(tier, root)
+    assert {"restored", "commitlog"} <= set(durable[: durable.index("restoring")])
+
+
+def test_a_boot_without_a_name_is_not_the_same_one(
+    tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "boot_id", lambda: "")
+    root = tmp_path / "restored"
+    with pytest.raises(KeyboardInterrupt):
+        restored(tier, root, engine=Ending(2))
+    assert restored(tier, root).groups_before == 0
 
 
 def test_a_tier_in_an_object_store_is_restored(packed_tier: PackedTier, tmp_path: Path) -> None:

@@ -68,8 +68,9 @@ QUEUES_LISTED_MAX = 40
     "--topics-json",
     type=GIVEN_PATH,
     metavar="FILE",
-    help="Settings of topics, a broker's topics.json from a backup: permissions, attributes and "
-    "numbers of queues, where the tier has no more. Default: as many queues as have messages.",
+    help="Settings of topics, a broker's topics.json from a backup: permissions, numbers of "
+    "queues where the tier has no more, and attributes; reserve.time is the tier's. Default: as "
+    "many queues as have messages.",
 )
 @click.option(
     "--processes",
@@ -176,7 +177,7 @@ def _print(report: "RestoreReport", directory: Path) -> None:
             (one.topic, str(one.queue_id), f"{one.tier_first:,} to {one.first - 1:,}", one.why)
             for one in short[:QUEUES_LISTED_MAX]
         ]
-        write_table(("topic", "queue", "in the tier only", "because of"), rows)
+        write_table(("topic", "queue", "not in the directory", "because of"), rows)
         if len(short) > QUEUES_LISTED_MAX:
             click.echo(f"and {len(short) - QUEUES_LISTED_MAX:,} more; --json lists all")
     if report.deleted:
@@ -188,8 +189,8 @@ def _print(report: "RestoreReport", directory: Path) -> None:
         )
     for (group, topic), count in _by_group(report.offsets.before):
         click.echo(
-            f"{group} had not consumed {counted(count, 'message')} of {topic} that "
-            f"{'is' if count == 1 else 'are'} in the tier only: it passes over, unless the broker "
+            f"{group} had not consumed {counted(count, 'offset')} of {topic} before the first one "
+            f"in the directory: it passes over {'it' if count == 1 else 'them'}, unless the broker "
             "has the plug-in"
         )
     if report.newest_ms:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +26,7 @@ from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.record.layout import BlankRecord
 from container.record.unit import UNIT_BYTES
+from dispatcher.topic_filter import is_system_topic
 from provider.clock import Clock, SystemClock
 from provider.errors import Unavailable
 from provider.names import is_directory, is_there
@@ -43,7 +44,7 @@ from tieredstore.hot.log.consume_queues import FILLER
 from tieredstore.hot.log.directory import StoreIdentity, write_identity
 from tieredstore.hot.log.durable_ends import Checkpoint
 from tieredstore.hot.log.files import replace_file, sync_directories
-from tieredstore.hot.log.topics import RESERVE_TIME, with_queues
+from tieredstore.hot.log.topics import CONFIRMED, RESERVE_TIME, with_queues
 from tieredstore.offline.jobs.engine import Engine, Piece
 from tieredstore.offline.jobs.repair_plan import Progress
 from tieredstore.offline.jobs.restore_group import (
@@ -107,7 +108,7 @@ class RestoredQueue:
     end: int
     tier_first: int
     why: str = ""
-    """Why messages from `tier_first` on are in the tier only; "" if none are."""
+    """Why offsets from `tier_first` to `first` are not in the directory; "" if there are none."""
 
 
 @dataclass(slots=True)
@@ -142,7 +143,7 @@ class RestorePlan:
 
 
 class GroupMessages(NamedTuple):
-    """Number of messages of a queue that one consumer group does not get again."""
+    """Number of messages of a queue that one consumer group does not get from the directory."""
 
     topic: str
     group: str
@@ -159,7 +160,7 @@ class GroupOffsets:
     beyond: Sequence[GroupMessages]
     """Consumed, and not in the tier."""
     before: Sequence[GroupMessages]
-    """Not consumed, and in the tier only."""
+    """Not consumed, and before the first offset in the directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,8 @@ class Ledger:
         said = _head(raw.partition(b"\n")[0])
         self.corrections = Corrections(said.get("begins", {}), said.get("sizes", {}))
         self._digest = said.get("digest")
-        self._is_of_boot = said.get("boot") == boot_id()
+        boot = boot_id()
+        self._is_of_boot = boot != "" and said.get("boot") == boot
         if self._digest is None and not is_there(self._marker) and self._has_other_files():
             os.close(self._fd)
             raise _not_empty(root)
@@ -260,7 +262,12 @@ class Ledger:
         self.done.clear()
         os.ftruncate(self._fd, 0)
         self._marker.parent.mkdir(exist_ok=True)
-        self._marker.write_text(f"{UNFINISHED}\n")
+        with self._marker.open("w") as marker:
+            marker.write(f"{UNFINISHED}\n")
+            marker.flush()
+            os.fsync(marker.fileno())
+        # Durable before the head, which says without a marker that all files are complete.
+        sync_directories([self.root, self._marker.parent])
         kept = {self.path, self._marker.parent, *(self.root / name for name in IGNORED)}
         for path in {*self.root.iterdir()} - kept | {*self._marker.parent.iterdir()}:
             if is_directory(path):
@@ -270,14 +277,26 @@ class Ledger:
         head = {**asdict(self.corrections), "digest": self._digest, "boot": boot_id()}
         os.write(self._fd, orjson.dumps(head) + b"\n")
         os.fsync(self._fd)
-        sync_directories([self.root, self._marker.parent])
 
     def end(self) -> None:
         """Make all files durable, and then the directory a store.
 
         Raises:
-            OSError: something is not durable; the directory stays unfinished.
+            OSError: something is not durable; the directory stays unfinished, and the next run
+                begins it again, because the kernel reports the loss of a write once only.
         """
+        if not self.is_complete:
+            try:
+                self._sync()
+            except OSError:
+                os.ftruncate(self._fd, 0)
+                raise
+            self._marker.unlink()
+        sync_directories([self.root.parent, self._marker.parent])
+        self.path.unlink()
+        sync_directories([self.root])
+
+    def _sync(self) -> None:
         os.sync()  # all at once; then each, because only that reports errors
         for parent, _, names in os.walk(self.root):
             for name in names:
@@ -287,10 +306,6 @@ class Ledger:
                 finally:
                     os.close(fd)
             sync_directories([Path(parent)])
-        self._marker.unlink(missing_ok=True)
-        sync_directories([self.root.parent, self._marker.parent])
-        self.path.unlink()
-        sync_directories([self.root])
 
 
 def _not_empty(root: Path) -> ConfigError:
@@ -323,7 +338,7 @@ def restore_store(
 
     A run that was ended is continued, if the tier has not changed since. `offsets` are those of
     consumer groups, by `topic@group` and queue. `topics` is a broker's `topics.json`, whose
-    settings are kept.
+    settings are kept, but for retentions.
 
     Raises:
         ConfigError: the directory is not empty or lies in the tier, or a file of its CommitLog is
@@ -346,7 +361,7 @@ def restore_store(
                 break
         else:
             raise Unavailable("the tier changes faster than it is restored", str(root))
-        groups = group_offsets(offsets, found.queues)
+        groups = group_offsets(offsets, found.queues, found.deleted)
         if not ledger.is_complete:
             _write_rest(found, root, groups.table)
             _write_topics(found, root, topics or {}, (clock or SystemClock()).now_ms())
@@ -432,6 +447,7 @@ def planned(config: Config, root: Path, wanted: Wanted, corrections: Corrections
             )  # fmt: skip
             latest_ms = max(latest_ms, times[1])
         newest_ms = max(newest_ms, latest_ms)
+    deleted -= {one.topic for one in queues}  # a queue may be from before, its topic made again
     file_bytes = config.hot_write.commit_log_bytes
     queue_file_bytes = config.hot_write.queue_file_bytes
     extracts.sort(key=lambda one: (one.key_ms, one.split.queue, one.split.start))
@@ -547,11 +563,14 @@ def _filled_from(queue: RestoredQueue, file_bytes: int) -> int:
 
 
 def group_offsets(
-    offsets: Mapping[str, Mapping[int, int]], queues: Iterable[RestoredQueue]
+    offsets: Mapping[str, Mapping[int, int]],
+    queues: Iterable[RestoredQueue],
+    deleted: Collection[str] = (),
 ) -> GroupOffsets:
     """Return the offsets of groups for a directory with these queues. Pure.
 
-    A group beyond the end would pass over the next messages.
+    A group beyond the end would pass over the next messages. A queue that the tier has not begins
+    at 0 again. Groups have no offsets of `deleted` topics.
     """
     known = {(one.topic, one.queue_id): one for one in queues}
     table: dict[str, dict[int, int]] = {}
@@ -559,13 +578,13 @@ def group_offsets(
     before: list[GroupMessages] = []
     for name, row in sorted(offsets.items()):
         topic, _, group = name.rpartition("@")
-        table[name] = dict(row)
+        if topic in deleted:
+            continue
+        table[name] = {}
         for queue_id, offset in sorted(row.items()):
-            queue = known.get((topic, queue_id))
-            if queue is None:
-                continue
+            queue = known.get((topic, queue_id)) or RestoredQueue(topic, queue_id, 0, 0, 0)
             table[name][queue_id] = min(offset, queue.end)
-            if offset > queue.end:
+            if offset > queue.end and not is_system_topic(topic):  # those are never tiered
                 beyond.append(GroupMessages(topic, group, queue_id, offset - queue.end))
             elif queue.first > (next_offset := max(offset, queue.tier_first)):
                 before.append(GroupMessages(topic, group, queue_id, queue.first - next_offset))
@@ -594,7 +613,10 @@ def _write_rest(found: RestorePlan, root: Path, offsets: Mapping[str, Mapping[in
 
 
 def _write_topics(found: RestorePlan, root: Path, given: Mapping[str, Any], now_ms: int) -> None:
-    """Write the topics: the given ones but deleted ones, with the tier's queues and retention."""
+    """Write the topics: the given ones but deleted ones, with the tier's queues and retentions.
+
+    An older retention from a backup would delete messages of the tier.
+    """
     table = {
         topic: dict(row)
         for topic, row in given.get("topicConfigTable", {}).items()
@@ -603,11 +625,15 @@ def _write_topics(found: RestorePlan, root: Path, given: Mapping[str, Any], now_
     version = given.get("dataVersion", {})
     version = {**version, "counter": version.get("counter", 0) + 1, "timestamp": now_ms}
     document: dict[str, Any] = {**given, "dataVersion": version, "topicConfigTable": table}
+    document.pop(CONFIRMED, None)
     with_queues(document, [QueueId(one.topic, one.queue_id) for one in found.queues], 1)
     for topic, row in table.items():
         known = found.tier.state.topics.get(topic)
+        attributes = row.get("attributes")
+        kept = dict(cast("dict[str, Any]", attributes)) if isinstance(attributes, dict) else {}
+        kept.pop(RESERVE_TIME, None)
         if known is not None and known.retention_hours > 0:
-            hours = {RESERVE_TIME: str(known.retention_hours)}
-            attributes = row.get("attributes")
-            row["attributes"] = hours | (attributes if isinstance(attributes, dict) else {})
+            kept[RESERVE_TIME] = str(known.retention_hours)
+        if attributes or kept:
+            row["attributes"] = kept
     replace_file(root / TOPICS, json.dumps(document, ensure_ascii=False, indent="\t").encode())
