@@ -1,5 +1,6 @@
 """Profiles, the blocking detector and the check of tiers, for every test."""
 
+import logging
 import os
 import signal
 import sys
@@ -28,6 +29,7 @@ from tests.support.left_out import SUMMARY_OPTION, LeftOut
 from tests.support.left_tiers import findings_below, findings_in_memories, made_memories
 from tests.support.level import LEVEL
 from tieredstore.cli import jobs
+from tieredstore.cli.logs import LOGGER_NAME
 from tieredstore.offline.jobs.engine import Engine, LocalEngine, OneProcess
 from tieredstore.session import places
 
@@ -157,6 +159,15 @@ def tiers_are_sound(request: pytest.FixtureRequest) -> Iterator[None]:
     expected = {kind for mark in marks for kind in mark.args}
     unexpected = [finding for finding in found if finding.finding not in expected]
     assert not unexpected, unexpected[:5]
+
+
+@pytest.fixture(autouse=True)
+def level_of_logs_is_kept() -> Iterator[None]:
+    """A command that is called in this process sets the level, for other tests too."""
+    logger = logging.getLogger(LOGGER_NAME)
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 TOPIC = "topic"
 """The column that is in the names of directories, and so in no Parquet file of an export."""
 PARTITIONS = (TOPIC, "day")
-"""What the names of directories say, and the partitions of a table."""
+"""Columns that the names of directories have, and the partitions of a table."""
 
 
 class Target(NamedTuple):
