@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -144,21 +145,24 @@ class ConsumerOffsets:
         """Return the groups that have an offset, of any topic or of this one. O(offsets)."""
         if topic is None:
             return set(self._groups)
-        pairs = (key.rpartition(SEPARATOR) for key in self._table)
-        return {group for one, _, group in pairs if one == topic}
+        return {group for one, group in self._pairs() if one == topic}
 
     def topics(self, group: str) -> set[str]:
         """Return the topics of which a group has an offset. O(offsets)."""
-        pairs = (key.rpartition(SEPARATOR) for key in self._table)
-        return {topic for topic, _, one in pairs if one == group}
+        return {topic for topic, one in self._pairs() if one == group}
 
     def topics_by_group(self) -> dict[str, set[str]]:
         """Return the topics of which each group has an offset. O(offsets)."""
         found = dict[str, set[str]]()
-        for key in self._table:
-            topic, _, group = key.rpartition(SEPARATOR)
+        for topic, group in self._pairs():
             found.setdefault(group, set()).add(topic)
         return found
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        """Yield topic and group of each row."""
+        for key in self._table:
+            topic, _, group = key.rpartition(SEPARATOR)
+            yield topic, group
 
     def prepare(self) -> bytes | None:
         """Return the file's content if there is a change since the last `save`, else None."""
