@@ -153,24 +153,22 @@ def _audit(tier: LivingTier, happens: Happens, _: Path) -> Outcome:
 
 def _rebuild(tier: LivingTier, happens: Happens, _: Path) -> Outcome:
     """Its first look is at metadata that are older than what happens. It must own nothing."""
-    epochs: list[int] = []
-    real = rebuild_files.lost_index_files
+    waiting, owned = [happens], list[str]()
+    real, real_owner = rebuild_files.lost_index_files, rebuild_files.running_owner
 
     def older(*arguments: Any) -> Any:
-        if not epochs:
-            happens()
-            epochs.append(_epoch_of(tier))
+        if waiting:
+            waiting.pop()()
         return real(*arguments)
 
-    with patch.object(rebuild_files, "lost_index_files", older):
+    def owner(*arguments: Any, **named: Any) -> Any:
+        owned.append("it took the tier")
+        return real_owner(*arguments, **named)
+
+    looks = patch.object(rebuild_files, "lost_index_files", older)
+    with looks, patch.object(rebuild_files, "running_owner", owner):
         report = restore(tier.config, Interrupted(lambda: None))
-    owned = ["it took the tier"] if [_epoch_of(tier)] != epochs else []
     return Outcome(findings=[*map(str, report.files), *map(str, report.faults), *owned])
-
-
-def _epoch_of(tier: LivingTier) -> int:
-    with OpenTier(lambda: tier.config) as opened:
-        return opened.state().broker.epoch
 
 
 def _rebuild_metadata(tier: LivingTier, happens: Happens, _: Path) -> Outcome:

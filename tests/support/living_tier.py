@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -16,6 +17,7 @@ from container.steps.step import OwnedTier
 from container.tier import Tier
 from container.tier_view import TierReader
 from container.upkeep.retention import RetentionStep
+from container.upkeep.snapshots import ManifestStep
 from provider.clock import SystemClock
 from provider.errors import Unavailable
 from provider.object_store import ObjectStore
@@ -96,6 +98,16 @@ class LivingTier:
             step = RepackStep(owned, tier._segments, extent_bytes_max=extents_max)
             await step.step()
             assert step.repacker.jobs, "something was merged"
+
+        asyncio.run(self._as_owner(merged))
+        self.delete_unreferenced()
+
+    def merge_manifests(self, *, per_level_max: int = 2) -> None:
+        """Move all sealed segments but one into manifests, and merge these; the old ones go."""
+
+        async def merged(tier: Tier) -> None:
+            owned = self._owned(tier, sealed_segments_max=1, manifests_per_level_max=per_level_max)
+            await ManifestStep(owned).step()
 
         asyncio.run(self._as_owner(merged))
         self.delete_unreferenced()
@@ -261,6 +273,28 @@ LOSSES: dict[str, Event] = {
     "topic deletion": LivingTier.delete_topic,
     "topic made again": made_again,
 }
+
+
+@contextmanager
+def before_request(
+    is_it: Callable[[int, str, str], bool], happens: Callable[[], None]
+) -> Iterator[list[str]]:
+    """Let something happen before the first request that `is_it` knows; yields all until then.
+
+    `is_it` receives the number of the request, from 1 on, its verb, and its first name.
+    """
+    real, seen, waiting = RetryingStore._call, list[str](), [happens]
+
+    async def called(store: RetryingStore, verb: str, names: Sequence[str], *more: Any) -> Any:
+        if waiting:
+            name = names[0] if names else ""
+            seen.append(f"{verb} {name}")
+            if is_it(len(seen), verb, name):
+                await asyncio.to_thread(waiting.pop())
+        return await real(store, verb, names, *more)
+
+    with patch.object(RetryingStore, "_call", called):
+        yield seen
 
 
 class Interrupted(OneProcess):

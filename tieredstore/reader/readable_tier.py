@@ -39,7 +39,7 @@ from container.names.queue_id import QueueId, named_queue
 from container.queue.segments import TieredSegment, TieredSegments
 from container.queue.time_index import Boundary, TimeRules
 from container.tier_view import TierReader
-from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher
+from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher, from_newest_tier
 from fetcher.result import FetchResult
 from fetcher.statistics import FetcherStatistics
 from provider.clock import Clock, SystemClock
@@ -595,14 +595,20 @@ class ReadableTier:
             NotFound: the tier has no such queue; names the nearest.
             BytesMissing, Corrupt, Unavailable: of a manifest.
         """
-        return await self._lookup(topic, queue_id).listed(states)
+        queue = QueueId(topic, queue_id)
+        return await from_newest_tier(
+            self.reader, queue, lambda: self._lookup(topic, queue_id).listed(states)
+        )
 
     async def segment_at(self, topic: str, queue_id: int, offset: int) -> TieredSegment | None:
         """The CommitLog segment that has a message; None if the message is not tiered, or was lost.
 
         No request if the newest metadata suffice, else a few for manifests. Errors as `segments`.
         """
-        return await self._lookup(topic, queue_id).at(offset)
+        queue = QueueId(topic, queue_id)
+        return await from_newest_tier(
+            self.reader, queue, lambda: self._lookup(topic, queue_id).at(offset)
+        )
 
     async def check(
         self, *, bodies: bool = False, progress: Callable[[int], None] = lambda _: None

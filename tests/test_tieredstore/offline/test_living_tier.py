@@ -1,6 +1,7 @@
 """Jobs beside an owner that merges, expires and deletes: absence is never taken for damage."""
 
 import asyncio
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,14 +17,24 @@ from hypothesis import strategies as st
 from container.errors import Expired
 from container.names.queue_id import QueueId
 from provider.errors import NotFound, Unavailable
+from tests.support.level import by_level
 from tests.support.living_jobs import COLUMNS, JOBS, SPLIT_BYTES, TABLE, rows_in
-from tests.support.living_tier import LOSSES, MOVES, Event, Interrupted, LivingTier, Row
+from tests.support.living_tier import (
+    LOSSES,
+    MOVES,
+    Event,
+    Interrupted,
+    LivingTier,
+    Row,
+    before_request,
+)
 from tieredstore.offline import scan_split
 from tieredstore.offline.export.job import Export, ExportReport, planned_export
 from tieredstore.offline.export.options import ExportOptions, Gone, Skips, TaskRead, gone_of
 from tieredstore.offline.jobs.audit import audit
 from tieredstore.offline.jobs.engine import OneProcess
 from tieredstore.offline.scan.planning import plan
+from tieredstore.offline.spark.stream_offsets import MissingMessages
 from tieredstore.session.reader import AS_OPTIONS
 
 OUTAGE: dict[str, Event] = {"outage": LivingTier.go_away}
@@ -82,6 +93,86 @@ def test_a_job_has_the_right_rows_whatever_happens_between_plan_and_read(
     assert again.rows in (None, had | (set(tier.rows) - refused))
     assert again.findings == []
     assert again.refused == (event == "topic made again" and job.startswith("export"))
+
+
+PLANNING = [
+    pytest.param(one, marks=NEEDS.get(one, ())) for one in JOBS if one != "rebuild --metadata"
+]
+"""Jobs whose plan is that of metadata."""
+
+
+@pytest.mark.parametrize("job", PLANNING)
+def test_manifests_that_were_merged_since_the_metadata_were_read_are_not_missing(
+    tier: LivingTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    if job == "export Iceberg":
+        begin_lake(tmp_path, monkeypatch)
+    tier.grow(150)
+    tier.merge_manifests(per_level_max=100)
+    merged: list[set[str]] = []
+
+    def happens() -> None:
+        before = set(tier.objects("@manifest/"))
+        tier.merge_manifests()
+        merged.append(before - set(tier.objects("@manifest/")))
+
+    with before_request(lambda _, __, name: name.startswith("@manifest/"), happens):
+        found = JOBS[job].run(tier, lambda: None, tmp_path / "out")
+    assert found.rows in (None, set(tier.rows))
+    assert (found.findings, found.lacking) == ([], [])
+    assert merged[0], "it reads manifests, which had gone"
+
+
+ANY = {
+    **MOVES,
+    **LOSSES,
+    "merge of manifests": LivingTier.merge_manifests,
+    "growth": lambda tier: tier.grow(3),
+}
+REQUESTS_MAX = 60
+SEEDS = by_level(quick=2, full=8, nightly=400)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.scales
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_job_has_the_right_rows_at_whichever_of_its_requests_something_happens(
+    tier: LivingTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng, out, had = random.Random(seed), tmp_path / "out", set[Row]()
+    job, event = (
+        rng.choice([one for one in JOBS if one != "rebuild --metadata"]),
+        rng.choice([*ANY]),
+    )
+    number = rng.randrange(1, REQUESTS_MAX)
+    begin_lake(tmp_path, monkeypatch)
+    if event not in MOVES and rng.random() < 0.5:  # these leave what manifests name
+        tier.grow(150)
+        tier.merge_manifests(per_level_max=100)
+    before = set(tier.rows)
+    try:
+        with before_request(lambda at, *_: at == number, partial(ANY[event], tier)):
+            found = JOBS[job].run(tier, lambda: None, out)
+    except MissingMessages:
+        assert event in LOSSES
+        assert job == "stream"
+    except Expired as error:
+        assert event in LOSSES
+        assert not JOBS[job].reports
+        assert error.reason.endswith("after this was planned: run it again")  # noqa: PT017 - one end of many
+    else:
+        after = set(tier.rows)
+        assert found.findings == []
+        if found.rows is not None:
+            assert before & after <= found.rows <= before | after
+            lacking = sorted(row[:3] for row in before - found.rows)
+            assert sorted(found.lacking) in ([], lacking), "it was planned after it, or before"
+            had = found.rows if job.startswith("export") else had
+    again = JOBS[job].run(tier, lambda: None, out)
+    refused = {row for row in tier.rows if row[0] == "A"} if again.refused else set[Row]()
+    assert again.rows in (None, had | (set(tier.rows) - refused))
+    assert again.findings == []
 
 
 def begin_lake(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

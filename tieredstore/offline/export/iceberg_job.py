@@ -33,7 +33,12 @@ from tieredstore.offline.export.iceberg_table import (
     as_table_rows,
     table_columns,
 )
-from tieredstore.offline.export.job import ExportReport, report_of
+from tieredstore.offline.export.job import (
+    ExportQueues,
+    ExportReport,
+    queues_of_export,
+    report_of,
+)
 from tieredstore.offline.export.ledger import DoneTask
 from tieredstore.offline.export.options import (
     NO_SKIPS,
@@ -45,7 +50,6 @@ from tieredstore.offline.export.options import (
     Span,
     Target,
     gone,
-    other_history,
     other_history_text,
     refuse_older,
 )
@@ -340,21 +344,25 @@ def planned_table_export(
             refuse_older(tier.state(), seen.sequence, target)
         ends = {str(queue): one.end for queue, one in reached.items()}
         wanted = replace(options.wanted, starts=ends)
-        queues = tier.queues(wanted) if seen is None else tier.queues_there(wanted)
-        others = other_history(queues, reached)
-        queues = {name: queue for name, queue in queues.items() if name not in others}
-        selection = wanted.selection(queues)
-        found = tier.plan(selection, split_bytes)
-        portions: list[Portion] = []
-        extents = _extents(found)
-        for covers in portions_of(extents, _spans(found, reached), snapshot_bytes):
-            part = tier.plan(replace(selection, by_queue=covers), split_bytes).splits
-            portions.append(Portion(covers, part, [_within(one, extents, covers) for one in part]))
+
+        def planned_tier() -> tuple[ExportQueues, TierPlan, list[Portion]]:
+            queues = queues_of_export(tier, wanted, reached, is_new=seen is None)
+            selection = wanted.selection(queues.there)
+            found = tier.plan(selection, split_bytes)
+            portions: list[Portion] = []
+            extents = _extents(found)
+            for covers in portions_of(extents, _spans(found, reached), snapshot_bytes):
+                part = tier.plan(replace(selection, by_queue=covers), split_bytes).splits
+                within = [_within(one, extents, covers) for one in part]
+                portions.append(Portion(covers, part, within))
+            return queues, found, portions
+
+        queues, found, portions = tier.by_newest(planned_tier)
     begun = seen or TableState.begun({**source.as_kept(), "options": asdict(options)})
     return TableExport(
         table, portions, seen=seen, begun=begun, planned=found.state,
-        gone=gone(queues.values(), reached), skips=skips,
-        refused=[other_history_text(one, reached[one], target) for one in sorted(others)],
+        gone=gone(queues.there.values(), reached), skips=skips,
+        refused=[other_history_text(one, reached[one], target) for one in queues.others],
     )  # fmt: skip
 
 

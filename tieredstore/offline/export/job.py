@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from container.errors import InUse
+from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from tieredstore.config.effective import Config
 from tieredstore.offline.export.ledger import DoneTask, Ledger, PlannedRun, PlannedTask
@@ -233,16 +234,19 @@ def planned_export(
             ExportSource.kept(about).refuse_other(source, target)
         refuse_older(tier.state(), 0 if last is None else last.sequence, target)
         wanted = replace(options.wanted, starts=ends)
-        queues = tier.queues(wanted) if about is None else tier.queues_there(wanted)
-        others = other_history(queues, reached)
-        queues = {name: queue for name, queue in queues.items() if name not in others}
         done = ledger.done(last.number) if last is not None else {}
         goes_on = last is not None and len(done) < len(last.tasks)
-        found = tier.plan((options.wanted if goes_on else wanted).selection(queues), split_bytes)
+
+        def planned_tier() -> tuple[ExportQueues, TierPlan]:
+            queues = queues_of_export(tier, wanted, reached, is_new=about is None)
+            selection = (options.wanted if goes_on else wanted).selection(queues.there)
+            return queues, tier.plan(selection, split_bytes)
+
+        queues, found = tier.by_newest(planned_tier)
     missed: list[Gone] = []
     planned = last
     if planned is None or not goes_on:
-        missed = gone(queues.values(), reached)
+        missed = gone(queues.there.values(), reached)
         planned, done = _next_run(found, wanted, last), {}
     whole = ExportTask(
         str(directory.absolute()), planned.number, 0, QueueId("", 0), 0, (0, 0), None, columns,
@@ -260,8 +264,31 @@ def planned_export(
         seen=last,
         done=done,
         gone=missed,
-        refused=[other_history_text(one, reached[one], target) for one in sorted(others)],
+        refused=[other_history_text(one, reached[one], target) for one in queues.others],
     )
+
+
+class ExportQueues(NamedTuple):
+    """Queues of an export in the tier."""
+
+    there: Mapping[QueueId, Queue]
+    """Queues that it takes messages of."""
+    others: Sequence[QueueId]
+    """Queues whose topic was created again since."""
+
+
+def queues_of_export(
+    tier: OpenTier, wanted: WantedMessages, reached: Mapping[QueueId, Reached], *, is_new: bool
+) -> ExportQueues:
+    """The queues of an export that has reached these offsets.
+
+    Raises:
+        NotFound: a new export names a missing topic.
+    """
+    queues = tier.queues(wanted) if is_new else tier.queues_there(wanted)
+    others = other_history(queues, reached)
+    there = {name: queue for name, queue in queues.items() if name not in others}
+    return ExportQueues(there, sorted(others))
 
 
 def _next_run(found: TierPlan, wanted: WantedMessages, last: PlannedRun | None) -> PlannedRun:

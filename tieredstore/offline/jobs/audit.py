@@ -15,6 +15,7 @@ from anyio.from_thread import start_blocking_portal
 
 from container.check.finding import Finding
 from container.check.queue import still_stands
+from container.errors import BytesMissing
 from container.metadata.records import IndexFile, Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
@@ -45,6 +46,7 @@ from tieredstore.offline.scan.planning import (
     piece_of,
     plan_of,
 )
+from tieredstore.offline.scan.relocation import by_newest
 from tieredstore.offline.scan.sources import Sum, place_of
 from tieredstore.offline.scan.split import ALL_OFFSETS, LogPiece, Split, TierPlace, pieces_between
 from tieredstore.reader.readable_tier import findings_of
@@ -139,10 +141,15 @@ async def _audited(  # noqa: PLR0917 - one caller
     changed: set[QueueId] = set()
     deleted: set[QueueId] = set()
     for _ in range(ROUNDS_MAX):
-        plan = await plan_of(reader, place, selection, split_bytes)
-        tasks = await _tasks(
-            reader, plan, bodies=bodies, is_java=is_java, with_keys=selection.by_queue is None
-        )
+
+        async def planned(wanted: Selection = selection) -> tuple[TierPlan, _Tasks]:
+            plan = await plan_of(reader, place, wanted, split_bytes)
+            with_keys = wanted.by_queue is None
+            return plan, await _tasks(
+                reader, plan, bodies=bodies, is_java=is_java, with_keys=with_keys
+            )
+
+        plan, tasks = await by_newest(reader, planned)
         judged |= await _judged(place, plan, tasks, engine, progress)
         await reader.refresh()
         for target in _merged(judged, reader.state):
@@ -259,6 +266,11 @@ async def _tasks(
             continue
         try:
             rows = await container.as_of(queue).segments(SegmentType.CONSUME_QUEUE)
+        except BytesMissing:
+            await reader.refresh(doubted=True)
+            if reader.state.sequence > plan.state.sequence:
+                raise  # it was replaced: plan again
+            continue  # it is reported already
         except StoreError:
             continue  # the manifest is reported already
         known = {extent.piece.position: extent for extent in extents_of(queue, logs)}

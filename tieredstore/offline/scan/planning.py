@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from provider.errors import NotFound, StoreError
 from provider.ranges import QueueOffset
 from tieredstore.config.effective import Config
 from tieredstore.metrics.summary import absence_text, no_such_number
+from tieredstore.offline.scan.relocation import by_newest
 from tieredstore.offline.scan.sources import place_of
 from tieredstore.offline.scan.split import (
     ALL_OFFSETS,
@@ -427,7 +429,8 @@ def plan(
         java = None if java_metadata is None else await asyncio.to_thread(read_bytes, java_metadata)
         async with open_reader(found, java, java_path=str(java_metadata or "")) as reader:
             place = await asyncio.to_thread(place_of, found)
-            return await plan_of(reader, place, wanted or Selection(), split_bytes)
+            selection = wanted or Selection()
+            return await by_newest(reader, partial(plan_of, reader, place, selection, split_bytes))
 
     with start_blocking_portal() as portal:
         return portal.call(planned)
@@ -444,7 +447,8 @@ async def plan_of(
 
     Raises:
         NotFound: the tier has none of a topic, which names the nearest, or no such queue.
-        Corrupt, OutOfRange, Unavailable: a manifest cannot be read.
+        BytesMissing: a manifest is not there: see `by_newest`.
+        Corrupt, Unavailable: a manifest cannot be read.
     """
     state = reader.state.copy()
     place = replace(place, recorded_second=recorded_second(state.attempts))

@@ -4,7 +4,9 @@ An owner merges, offloads, truncates and deletes while a job reads. So bytes tha
 their planned place are looked up in the newest metadata before they are reported.
 """
 
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from container.errors import BytesMissing, Expired
 from container.metadata.objects import object_name
@@ -21,6 +23,9 @@ RELOCATIONS_MAX = 100
 """Times that one reader looks its bytes up: more means that the tier changes faster than it is
 read."""
 
+PLANS_MAX = 8
+"""Attempts of a plan whose manifests are replaced meanwhile."""
+ResultT = TypeVar("ResultT")
 SAME_PLACE = "every worker needs the same directory or store"
 EXPIRED = "expired"
 DELETED = "were deleted with their topic"
@@ -112,6 +117,28 @@ async def _newest(store: ObjectStore, place: TierPlace, seen: Seen) -> TierReade
     return reader
 
 
+async def by_newest(reader: TierReader, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Return the result of `work`, which reads manifests; repeat it while they are replaced.
+
+    An owner merges manifests and deletes the old ones, so that those of metadata that were read a
+    while ago may be missing.
+
+    Raises:
+        BytesMissing: a manifest of the newest metadata is not in the storage.
+        Unavailable: the tier changes faster than it is read.
+        StoreError: any other error of `work`, or of the refresh.
+    """
+    for _ in range(PLANS_MAX):
+        sequence = reader.state.sequence
+        try:
+            return await work()
+        except BytesMissing:
+            await reader.refresh(doubted=True)
+            if reader.state.sequence == sequence:
+                raise
+    raise Unavailable("the tier changes faster than it is read", "")
+
+
 async def _relocated(  # noqa: PLR0917 - one caller
     store: ObjectStore,
     place: TierPlace,
@@ -121,6 +148,12 @@ async def _relocated(  # noqa: PLR0917 - one caller
     end: int,
 ) -> Relocated:
     reader = await _newest(store, place, planned.seen)
+    return await by_newest(reader, partial(_relocated_by, reader, planned, kind, start, end))
+
+
+async def _relocated_by(
+    reader: TierReader, planned: PlannedQueue, kind: SegmentType, start: int, end: int
+) -> Relocated:
     queue = reader.queue(planned.queue)
     if queue is None:
         return Relocated((), 0, DELETED)

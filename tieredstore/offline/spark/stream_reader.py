@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -194,6 +195,9 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             MissingMessages: messages of the batch are not in the tier, or others have their place.
             Unavailable, Corrupt, Denied: of manifests.
         """
+        return self._opened().by_newest(partial(self._partitions, start, end))
+
+    def _partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         if is_initial(start) and not is_first_batch_of_older_program(start, end):
             return []
         options, bounds, tier = self._options, self._bounds(), self._opened()
@@ -236,7 +240,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the bounds of the wanted queues in the tier; poll the tier if a poll is due."""
         tier = self._opened()
         is_due = self._clock.monotonic_s() - self._looked_s >= self._options.refresh_s
-        if is_due and tier.refresh():
+        if (is_due and tier.refresh()) or tier.sequence != self._journal.sequence:
             self._look(tier)
         elif is_due:
             self._looked_s = self._clock.monotonic_s()

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from container.metadata.moves import place_of as recorded_second
 from container.metadata.records import Queue, Segment
@@ -22,11 +23,14 @@ from tieredstore.offline.scan.planning import (
     WantedMessages,
     plan_of,
 )
+from tieredstore.offline.scan.relocation import by_newest
 from tieredstore.offline.scan.sources import place_of
 from tieredstore.offline.scan.split import TierPlace
 from tieredstore.reader.readable_tier import OpenedTier, opened_tier
 from tieredstore.session.reader import AS_ARGUMENTS, existing_tier
 from tieredstore.threaded import Threaded
+
+ResultT = TypeVar("ResultT")
 
 
 class OpenTier(Threaded):
@@ -64,6 +68,17 @@ class OpenTier(Threaded):
         inside = self._inside
         second = recorded_second(inside.tier.reader.state.attempts)
         return replace(place_of(inside.config), recorded_second=second)
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last journal entry that was read."""
+        return self._inside.tier.reader.state.sequence
+
+    def by_newest(self, work: Callable[[], ResultT]) -> ResultT:
+        """Return `work()`, which asks this tier; `planning.by_newest` in the caller's words."""
+        return self._running.call(
+            by_newest, self._inside.tier.reader, partial(asyncio.to_thread, work)
+        )
 
     def refresh(self) -> bool:
         """Poll for newer entries; one request if there are none."""

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from container.metadata.records import IndexFile, Queue, Segment
@@ -119,6 +120,14 @@ def parts_of_table(
         Corrupt, Denied, Unavailable: of manifests.
     """
     _refuse_what_it_has_not(table, wanted)
+    return tier.by_newest(
+        partial(_parts_of_table, tier, table, wanted, split_bytes, skips_damage=skips_damage)
+    )
+
+
+def _parts_of_table(
+    tier: OpenTier, table: str, wanted: WantedMessages, split_bytes: int, *, skips_damage: bool
+) -> list[Part]:
     queues = tier.queues(wanted)
     if wanted.starts or wanted.ends:
         _refuse_unknown(tier, (*wanted.starts, *wanted.ends))
