@@ -29,6 +29,7 @@ from tests.support.living_tier import (
     before_request,
 )
 from tieredstore.offline import scan_split
+from tieredstore.offline.export import task
 from tieredstore.offline.export.job import Export, ExportReport, planned_export
 from tieredstore.offline.export.options import ExportOptions, Gone, Skips, TaskRead, gone_of
 from tieredstore.offline.jobs.audit import audit
@@ -225,6 +226,32 @@ def test_an_interrupted_export_keeps_what_is_done_and_goes_on(
         (*queue, offset) for queue, offset in gone_in(report)
     }
     assert report.tasks_before
+
+
+@pytest.mark.parametrize("event", LOSSES)
+@pytest.mark.parametrize("at", [0, 2])
+def test_what_a_task_wrote_that_died_before_its_line_in_the_ledger_is_not_gone(
+    tier: LivingTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, event: str
+) -> None:
+    def died(_: Path, __: int, number: int, ___: object) -> None:
+        if number == at:
+            raise KeyboardInterrupt
+
+    planned_rows, out = set(tier.rows), tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(task, "write_done", died)
+        with pytest.raises(KeyboardInterrupt):
+            export_of(tier, out).run(OneProcess())
+    before = set(exported(out))
+    assert before
+    LOSSES[event](tier)
+    report = export_of(tier, out).run(OneProcess())
+    found = exported(out)
+    assert before | (planned_rows & set(tier.rows)) == set(found)
+    lacking = sorted(row[:3] for row in planned_rows - set(found))
+    assert sorted((*queue, offset) for queue, offset in gone_in(report)) == lacking
+    assert sum(topic.messages for topic in report.topics) == len(found) == len(set(found))
+    assert sum(topic.gone for topic in report.topics) == len(lacking)
 
 
 def test_missing_bytes_are_named_and_end_only_their_own_tasks(

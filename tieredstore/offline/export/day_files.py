@@ -7,7 +7,7 @@
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -44,6 +45,9 @@ class WrittenFile(NamedTuple):
     bytes: int
 
 
+_FILE = re.compile(r"([0-9]+-[0-9]{20}-[0-9]{6})(?:-[0-9]+)?\.parquet")
+SAID, ROWS = b"tieredstore.task", "rows"
+"""Key in the footers of a task's last files: JSON of what it did, and the rows of all its files."""
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 """Characters that Hive and Spark write as `%XX` in names of partitions (`escapePathName`). Spark
 reads `%XX` as one character, so bytes of UTF-8 must not be written in this way."""
@@ -62,6 +66,37 @@ def partition_of(topic: str, day: int, *, as_older: bool = False) -> str:
         return f"topic={quote(topic, safe=' !$&(),-.;@^_`|~')}/day={text}"
     name = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", topic)
     return f"topic={name}/day={text}"
+
+
+def files_by_task(directory: Path) -> dict[str, list[str]]:
+    """Paths below an export's directory of all its files, by `topic=TOPIC/` and `DayFiles.name`.
+
+    One listing of the whole directory.
+    """
+    found: dict[str, list[str]] = {}
+    for path in sorted(directory.glob("topic=*/day=*/*.parquet")):
+        if of_task := _FILE.fullmatch(path.name):
+            topic, *_ = parts = path.relative_to(directory).parts
+            found.setdefault(f"{topic}/{of_task[1]}", []).append("/".join(parts))
+    return found
+
+
+def whole_before(
+    directory: Path, paths: Sequence[str]
+) -> tuple[list[WrittenFile], dict[str, Any]] | None:
+    """The files at these paths, all of one task, and what the task said; None if some are missing.
+
+    So are they where the task ended before it had completed the last one, or an older program
+    wrote them. Reads their footers.
+    """
+    files: list[WrittenFile] = []
+    said: dict[str, Any] = {}
+    for path in paths:
+        footer = pq.read_metadata(directory / path)
+        files.append(WrittenFile(path, footer.num_rows, (directory / path).stat().st_size))
+        said |= orjson.loads((footer.metadata or {}).get(SAID, b"{}"))
+    rows = said.pop(ROWS, None)
+    return (files, said) if rows == sum(file.rows for file in files) else None
 
 
 def is_day(day: int) -> bool:
@@ -97,6 +132,7 @@ class DayFiles:
         topic: str,
         name: str,
         schema: pa.Schema,
+        said: Callable[[], dict[str, object]] = dict,
         *,
         as_older: bool = False,
     ) -> None:
@@ -107,6 +143,7 @@ class DayFiles:
             topic: of all messages.
             name: of every file, without the suffix; no other task has it in this directory.
             schema: of the files.
+            said: what the task did, once all messages are added; `whole_before` returns it.
             as_older: as in `partition_of`.
         """
         self._directory = directory
@@ -114,6 +151,8 @@ class DayFiles:
         self._as_older = as_older
         self._name = name
         self._schema = schema
+        self._said = said
+        self._rows = 0
         self._nonce = secrets.token_hex(4)
         self._open: dict[int, _OpenFile] = {}
         self._parts: dict[int, int] = {}
@@ -124,16 +163,18 @@ class DayFiles:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Complete the files; after an exception, remove what is not complete."""
+        said = b"" if kind else orjson.dumps({**self._said(), ROWS: self._rows})
         while self._open:
             day, file = next(iter(self._open.items()))
             if kind is None:
-                self._complete(day)
+                self._complete(day, said)
             else:
                 del self._open[day]
                 file.remove()
 
     def write(self, batch: pa.RecordBatch, days: Days) -> None:
         """Add messages."""
+        self._rows += batch.num_rows
         for day, rows in rows_by_day(batch, days):
             self._file(day).add(rows)
 
@@ -150,13 +191,13 @@ class DayFiles:
             self._open[day] = _OpenFile(hidden, self._schema)
         return self._open[day]
 
-    def _complete(self, day: int) -> None:
+    def _complete(self, day: int, said: bytes = b"") -> None:
         file = self._open.pop(day)
         part = self._parts.get(day, 0)
         self._parts[day] = part + 1
         name = f"{self._name}{f'-{part}' if part else ''}.parquet"
         path = f"{self._partition(day)}/{name}"
-        rows, size = file.complete(self._directory / path)
+        rows, size = file.complete(self._directory / path, said)
         self.written.append(WrittenFile(path, rows, size))
 
 
@@ -181,12 +222,14 @@ class _OpenFile:
         if self._held_bytes >= ROW_GROUP_BYTES or self._held_rows >= ROW_GROUP_ROWS_MAX:
             self._flush()
 
-    def complete(self, target: Path) -> tuple[int, int]:
+    def complete(self, target: Path, said: bytes) -> tuple[int, int]:
         """Give the file its name, durably. Return the rows and bytes of what has the name.
 
         A file of an earlier attempt stays where it has more rows: messages left the tier since.
         """
         self._flush()
+        if said:
+            self._writer.add_key_value_metadata({SAID: said})
         self._writer.close()
         if is_there(target):
             rows = pq.read_metadata(target).num_rows

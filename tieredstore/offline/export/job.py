@@ -9,6 +9,7 @@ from container.errors import InUse
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from tieredstore.config.effective import Config
+from tieredstore.offline.export.day_files import files_by_task, partition_of
 from tieredstore.offline.export.ledger import DoneTask, Ledger, PlannedRun, PlannedTask
 from tieredstore.offline.export.options import (
     NO_SKIPS,
@@ -252,10 +253,8 @@ def planned_export(
         str(directory.absolute()), planned.number, 0, QueueId("", 0), 0, (0, 0), None, columns,
         options.tags or (), skips, (), about is not None and PARTITIONS not in about,
     )  # fmt: skip
-    tasks = [
-        _task(whole, number, planned, found, options, is_done=number in done)
-        for number in range(len(planned.tasks))
-    ]
+    before = files_by_task(directory) if goes_on else {}
+    tasks = _tasks(whole, planned, found, options, done=done, before=before)
     return Export(
         directory,
         about or {**source.as_kept(), "options": asdict(options), PARTITIONS: "hive"},
@@ -310,6 +309,24 @@ def _next_run(found: TierPlan, wanted: WantedMessages, last: PlannedRun | None) 
     ]  # fmt: skip
     number = 1 if last is None else last.number + 1
     return PlannedRun(number, offsets, tasks, reached, found.state.sequence)
+
+
+def _tasks(
+    like: ExportTask,
+    run: PlannedRun,
+    found: TierPlan,
+    options: ExportOptions,
+    *,
+    done: Mapping[int, DoneTask],
+    before: Mapping[str, Sequence[str]],
+) -> list[ExportTask]:
+    """The tasks of a run; `before`: as `files_by_task`."""
+    made: list[ExportTask] = []
+    for number in range(len(run.tasks)):
+        one = _task(like, number, run, found, options, is_done=number in done)
+        topic, _ = partition_of(one.queue.topic, 0, as_older=like.as_older).split("/")
+        made.append(replace(one, before=tuple(before.get(f"{topic}/{one.name}", ()))))
+    return made
 
 
 def _task(

@@ -73,6 +73,25 @@ class DoneTask(NamedTuple):
     read: tuple[int, int] | None = None
     """As in `TaskRead`; missing in ledgers of older versions."""
 
+    @classmethod
+    def of(cls, counts: Mapping[str, Any], files: Sequence[WrittenFile]) -> Self:
+        """The result with these `counts`."""
+        gone = tuple((low, high, why) for low, high, why in counts.get("gone", ()))
+        read = (*counts["read"],) if "read" in counts else None
+        return cls((*files,), counts["damaged"], gone, counts.get("null_times", 0), read)
+
+    @property
+    def counts(self) -> dict[str, object]:
+        """All but the files, as JSON has it."""
+        found: dict[str, object] = {"damaged": self.damaged}
+        if self.null_times:
+            found["null_times"] = self.null_times
+        if self.gone:
+            found["gone"] = [list(one) for one in self.gone]
+        if self.read is not None:
+            found["read"] = list(self.read)
+        return found
+
     @property
     def rows(self) -> int:
         """Messages in the files."""
@@ -174,10 +193,7 @@ class Ledger:
             if path.name.isdecimal():
                 row = _parsed(path.read_bytes(), path)
                 files = tuple(WrittenFile(*file) for file in row["files"])
-                gone = tuple((low, high, why) for low, high, why in row.get("gone", ()))
-                nulls = row.get("null_times", 0)
-                read = (*row["read"],) if "read" in row else None
-                found[int(path.name)] = DoneTask(files, row["damaged"], gone, nulls, read)
+                found[int(path.name)] = DoneTask.of(row, files)
         return found
 
     def remove_remains(self) -> int:
@@ -196,14 +212,7 @@ class Ledger:
 def write_done(directory: Path, run: int, number: int, done: DoneTask) -> None:
     """Record that a task is done; its files are durable. By the worker that did it."""
     path = directory / LEDGER / f"done-{run:06d}" / f"{number:06d}"
-    found: dict[str, object] = {"files": [list(one) for one in done.files], "damaged": done.damaged}
-    if done.null_times:
-        found["null_times"] = done.null_times
-    if done.gone:
-        found["gone"] = [list(one) for one in done.gone]
-    if done.read is not None:
-        found["read"] = list(done.read)
-    _write(path, found)
+    _write(path, {"files": [list(one) for one in done.files], **done.counts})
 
 
 def _write(path: Path, value: object) -> None:

@@ -17,7 +17,7 @@ from container.errors import BytesMissing
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
-from tieredstore.offline.export.day_files import DAY_MS, DayFiles, Days, WrittenFile
+from tieredstore.offline.export.day_files import DAY_MS, DayFiles, Days, WrittenFile, whole_before
 from tieredstore.offline.export.ledger import DoneTask, write_done
 from tieredstore.offline.export.options import NO_SKIPS, Skips, Span
 from tieredstore.offline.jobs.engine import Piece
@@ -53,6 +53,16 @@ class ExportTask:
     """Messages that left the tier before this attempt, as in `DoneTask`."""
     as_older: bool = False
     """As in `partition_of`."""
+    before: tuple[str, ...] = ()
+    """Paths of files that an earlier attempt completed."""
+
+    @property
+    def name(self) -> str:
+        """Of a task's files: no other task of its topic has it.
+
+        A later run may begin at the same byte, where an extent has grown since.
+        """
+        return f"{self.queue.queue_id}-{self.start:020d}-{self.run:06d}"
 
     @property
     def bytes(self) -> int:
@@ -92,9 +102,18 @@ def export_task(task: ExportTask) -> DoneTask:
         Unavailable, Denied: as `scan`.
         OSError: the directory cannot be written.
     """
-    done = DoneTask((), 0, task.gone) if task.split is None else _written(task, task.split)
+    done = _done_before(task)
+    if done is None:
+        nothing = DoneTask((), 0, task.gone)
+        done = nothing if task.split is None else _written(task, task.split)
     write_done(Path(task.directory), task.run, task.number, done)
     return done
+
+
+def _done_before(task: ExportTask) -> DoneTask | None:
+    """The result of an earlier attempt that ended when its files were there, but for the line."""
+    found = whole_before(Path(task.directory), task.before) if task.before else None
+    return None if found is None else DoneTask.of(found[1], found[0])
 
 
 def _written(task: ExportTask, split: Split) -> DoneTask:
@@ -102,8 +121,9 @@ def _written(task: ExportTask, split: Split) -> DoneTask:
     files = DayFiles(
         Path(task.directory),
         task.queue.topic,
-        _name(task),
+        task.name,
         schema_of(task.columns),
+        lambda: scanned.done(()).counts,
         as_older=task.as_older,
     )
     with closing(source_of(split.place)) as read, files:
@@ -164,14 +184,6 @@ class ExportScan:
         if not gap.is_missing and not self.skips.damage:
             raise Corrupt(str(gap), *self.split.place_of(gap.position))
         self.damaged += 1
-
-
-def _name(task: ExportTask) -> str:
-    """Of a task's files: no other task of the export has it.
-
-    A later run may begin at the same byte, where an extent has grown since.
-    """
-    return f"{task.queue.queue_id}-{task.start:020d}-{task.run:06d}"
 
 
 def _with_tags(batch: pa.RecordBatch, tags: Sequence[str]) -> pa.RecordBatch:
