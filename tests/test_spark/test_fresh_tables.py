@@ -1,14 +1,21 @@
 """Queries of one DataFrame or view: each is planned of its own, and its scans share no filter."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
 
 from container.errors import Expired
+from tests.support.lacking import lacks
 from tests.support.living_tier import LivingTier
+from tests.support.spark_settings import ROOT, Job, connect_url, java_machine
+from tests.test_spark.test_cluster import found_by
 from tieredstore.offline import spark as tiers
 from tieredstore.offline.spark.conversion import ToSpark
 from tieredstore.offline.spark.options import table_options
@@ -73,6 +80,15 @@ QUERIES = {
     "IN subquery": """
         SELECT count_if(topic = 'A'), count(*) FROM m
         WHERE topic IN (SELECT topic FROM m WHERE queue_offset = 3)""",
+    "EXISTS, in any case": """
+        SELECT count_if(TOPIC = 'A'), count(*) FROM M x WHERE EXISTS
+        (SELECT 1 FROM m y WHERE y.Topic = x.topic AND y.QUEUE_OFFSET = x.queue_offset)""",
+    "EXCEPT ALL": """
+        SELECT (SELECT count(*) FROM (SELECT topic, queue_offset FROM m EXCEPT ALL
+        SELECT topic, queue_offset FROM m WHERE topic = 'B')), (SELECT count(*) FROM m)""",
+    "window": """
+        SELECT count_if(topic = 'A'), count(*) FROM (SELECT topic, row_number()
+        OVER (PARTITION BY topic ORDER BY queue_offset) AS n FROM m) WHERE n > 0""",
     "unfiltered, filtered": """
         SELECT (SELECT count(*) FROM m WHERE topic = 'A' AND queue_offset >= 0), n FROM
         (SELECT count(*) AS n FROM m)""",
@@ -96,12 +112,52 @@ def test_scans_of_one_query_share_no_filter(
 ) -> None:
     spark.conf.set("spark.sql.adaptive.enabled", is_adaptive)
     try:
-        for name, query in QUERIES.items():
-            for _ in range(2):
-                (row,) = view(query).collect()
-                assert tuple(row) == (len(wanted(tier, "A")), len(wanted(tier))), name
+        for _ in range(2):
+            assert_queries(view, tier)
     finally:
         spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+def assert_queries(sql: Callable[[str], "DataFrame"], tier: LivingTier) -> None:
+    """Each of the queries counts the messages of topic A, and all."""
+    for name, query in QUERIES.items():
+        (row,) = sql(query).collect()
+        assert tuple(row) == (len(wanted(tier, "A")), len(wanted(tier))), name
+
+
+CONNECT = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from tests.support.living_tier import LivingTier
+from tests.test_spark.test_fresh_tables import COLUMNS, assert_queries, found, wanted
+from tieredstore.offline import spark as tiers
+
+tier = LivingTier(Path(sys.argv[2]), sys.argv[2] + "/tier")
+tier.grow(20)
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+frame = tiers.messages(spark, tier.url, columns=[one.upper() for one in COLUMNS], broker="b")
+frame.createOrReplaceTempView("m")
+assert_queries(spark.sql, tier)
+tier.grow(3)
+assert_queries(spark.sql, tier)
+cached = frame.cache()
+assert found(cached) == found(cached) == wanted(tier)
+print('FOUND "nothing else"')
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_a_client_of_spark_connect_has_the_same(spark: "SparkSession", tmp_path: Path) -> None:
+    if find_spec("grpc") is None:
+        lacks("grpcio is not installed: it is in the group `spark`.")
+    script = tmp_path / "client.py"
+    script.write_text(CONNECT)
+    words = [connect_url(spark), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)}
+    job = Job([sys.executable, str(script), *words], environment)
+    found_by(job, tmp_path, [java_machine(spark)])
 
 
 EVERYTHING = "SELECT topic, queue_id, queue_offset FROM m"
@@ -115,7 +171,9 @@ def test_each_query_reads_what_is_published(spark: "SparkSession", tier: LivingT
 
     def check() -> None:
         assert found(frame) == found(units) == found(spark.sql(EVERYTHING)) == wanted(tier)
-        assert found(frame.where("topic = 'A'")) == wanted(tier, "A")
+        ours = frame.where("topic = 'A'")
+        assert found(ours) == found(frame.join(ours, COLUMNS, "left_semi")) == wanted(tier, "A")
+        assert found(ours.union(frame.where("Topic = 'B'"))) == wanted(tier)
         assert no_queue.columns == ["tags"]
         assert no_queue.count() == len(wanted(tier, "A"))
 

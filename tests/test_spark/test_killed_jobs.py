@@ -1,8 +1,9 @@
-"""Jobs whose workers or executors are killed at random: nothing is lost, nothing is doubled."""
+"""Jobs whose workers, executors or driver are killed at random: nothing is lost or doubled."""
 
 import os
 import random
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from tests.support.level import by_level
-from tests.support.patience import HANGS_AFTER_S, completed
+from tests.support.patience import HANGS_AFTER_S, Patience, completed, wait_until
 from tests.support.spark_settings import ROOT, Job, submitted
 from tests.test_spark.test_stream import GrowingTier
 from tests.test_spark.test_write import write
@@ -34,9 +35,13 @@ pytestmark = [
     pytest.mark.timeout(HANGS_AFTER_S),
 ]
 
-ROUNDS = int(os.environ.get("KILLS") or by_level(quick=2, full=2, nightly=5))
+ROUNDS = int(os.environ.get("KILLS") or by_level(quick=1, full=5, nightly=5))
+DRIVERS = int(os.environ.get("KILLS") or by_level(quick=1, full=2, nightly=5))
+"""Drivers that are killed, each of which has a Java machine of its own."""
 KILLS_MAX = 3
 """Workers that are killed while a job runs: one task may fail three times."""
+FILES_MAX = 15
+"""A driver is killed once its work has changed so many files, at most."""
 PORTIONS = 2
 """Writes of a job, each of half of the messages."""
 EACH = 200
@@ -74,7 +79,8 @@ def work(spark: "SparkSession", tier: Path, place: Path) -> None:
 def rounds_with_killed_workers(spark: "SparkSession", tier: Path, place: Path) -> None:
     """Do the work, each time into a place of its own, while workers are killed.
 
-    A job fails if the process of Python that plans it was killed; the next one completes it.
+    A job fails if the process of Python that plans it was killed, or if Spark meets a daemon that
+    was killed before; one of the next completes it.
     """
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - an extra
     from pyspark.errors import PySparkException  # noqa: PLC0415 - likewise
@@ -85,7 +91,12 @@ def rounds_with_killed_workers(spark: "SparkSession", tier: Path, place: Path) -
         with _killing_below(os.getppid(), rng), suppress(Py4JJavaError, PySparkException):
             work(spark, tier, place / f"{number}")
             continue
-        work(spark, tier, place / f"{number}")
+        for _ in range(KILLS_MAX):
+            with suppress(Py4JJavaError, PySparkException):
+                work(spark, tier, place / f"{number}")
+                break
+        else:
+            work(spark, tier, place / f"{number}")
 
 
 @contextmanager
@@ -166,3 +177,61 @@ def test_jobs_whose_workers_are_killed_have_each_message_once(
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     for number in range(ROUNDS):
         assert_whole(tier, tmp_path / "places" / f"{number}")
+
+
+@pytest.mark.parametrize("master", MASTERS)
+@pytest.mark.usefixtures("spark")  # likewise
+def test_jobs_whose_driver_is_killed_have_each_message_once(
+    tier: GrowingTier, program: Path, tmp_path: Path, master: str
+) -> None:
+    """The driver, its Java machines and what tasks they can reach; others end by themselves."""
+    rng, kills, number = random.Random(DRIVERS), 0, 0
+    while kills < DRIVERS:
+        job = job_of(program, master, work.__name__, tier, tmp_path / "places" / f"{number}")
+        if is_killed(job, tmp_path / "places" / f"{number}", rng):
+            kills += 1
+        else:
+            number += 1  # it was done before
+    job = job_of(program, master, work.__name__, tier, tmp_path / "places" / f"{number}")
+    done = completed(job.command, env=job.environment, cwd=tmp_path)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    for one in range(number + 1):
+        assert_whole(tier, tmp_path / "places" / f"{one}")
+
+
+def is_killed(job: Job, place: Path, rng: random.Random) -> bool:
+    """Run a job and kill it once it has changed some files; False if it ends before."""
+    process = subprocess.Popen(
+        job.command,
+        env=job.environment,
+        cwd=place.parent.parent,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    seen, behind = files_in(place), rng.randrange(1, FILES_MAX)
+    try:
+        wait_until(
+            lambda: process.poll() is not None or len(files_in(place) ^ seen) >= behind,
+            Patience("the job stands still", marks=lambda: files_in(place), pids=[process.pid]),
+            look_s=0.01,
+        )
+        if process.poll() is not None:
+            assert process.returncode == 0
+            return False
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return True
+
+
+def files_in(place: Path) -> set[tuple[str, int]]:
+    """Names and lengths of all files in a place."""
+    found: set[tuple[str, int]] = set()
+    for parent, _, names in os.walk(place):
+        for name in names:
+            with suppress(OSError):
+                path = Path(parent, name)
+                found.add((str(path), path.stat().st_size))
+    return found

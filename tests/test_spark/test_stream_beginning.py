@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -10,6 +11,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from container.errors import Expired
+from container.options import HOUR_MS
+from provider.clock import SystemClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.living_tier import LivingTier
 from tieredstore import sync
@@ -356,11 +359,33 @@ class Driver:
         writer.trigger(availableNow=True).start().awaitTermination()
 
 
+STARTS = {"A/1": 7, "B/0": 50}
+BETWEEN_MS = SystemClock().now_ms() - 50 * HOUR_MS
+"""After the old messages, and before the new ones, which begin at offset `OLD`."""
+OLD = 40
 FORMS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "earliest": ({}, {}),
     "latest": ({"startingOffsets": "latest"}, {"startingOffsets": "latest"}),
-    "time": ({"startTime": "-20w"}, {"startTime": "-2h"}),  # as if 20 weeks were over
+    "offsets": ({"startingOffsets": json.dumps(STARTS)}, {"startingOffsets": '{"A/1": 0}'}),
+    "time ago": ({"startTime": "-20w"}, {"startTime": "-2h"}),  # as if 20 weeks were over
+    "less time ago": ({"startTime": "-50h"}, {"startTime": "-1s"}),
+    "time": (
+        {"startTime": datetime.fromtimestamp(BETWEEN_MS / 1000, UTC).isoformat()},
+        {"startTime": "2020-01-01"},
+    ),
+    "milliseconds": ({"startTime": f"{BETWEEN_MS}"}, {"startTime": "1600000000000"}),
 }
+"""Options of the first start and of the second one, which have no effect."""
+
+
+def is_wanted(form: str, row: Row, before: list[Row]) -> bool:
+    """Whether a stream that began in this form, when `before` was there, has a message."""
+    topic, queue_id, offset = row
+    if form == "latest":
+        return row not in before
+    if form == "offsets":
+        return offset >= STARTS.get(f"{topic}/{queue_id}", 0)
+    return offset >= OLD or form in {"earliest", "time ago"}
 
 
 STEPS = ["before the sink", "after the sink", "after the commit"]
@@ -388,6 +413,6 @@ def test_spark_has_each_message_once_whatever_step_of_the_first_batches_is_kille
     driver.run_until(begun, batch, step)
     tier.grow(3)
     driver.run(then)
-    known = before if form == "latest" else []
-    assert flat(list(driver.sink.values())) == [row for row in wanted(tier) if row not in known]
+    rows = [row for row in wanted(tier) if is_wanted(form, row, before)]
+    assert flat(list(driver.sink.values())) == rows
     assert driver.sink[0] == []
