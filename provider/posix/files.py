@@ -11,7 +11,7 @@ import threading
 import weakref
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Final
@@ -280,8 +280,15 @@ class OpenFiles:
     call other than `close`.
     """
 
-    def __init__(self, files_max: int) -> None:
+    def __init__(
+        self, files_max: int, *, check_folder: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Create an empty cache. `check_folder` raises if no file below a directory may be opened.
+
+        It is called before a file is opened, not for a cached descriptor.
+        """
         self._files_max = files_max
+        self._check_folder = check_folder
         self._files: OrderedDict[tuple[str, bool], OpenFile] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -306,7 +313,7 @@ class OpenFiles:
         A cached descriptor is replaced if the path is another file by now (`is_at`).
 
         Raises:
-            OSError: the file cannot be opened.
+            OSError: the file cannot be opened, or `check_folder` refuses its directory.
         """
         key = (path, writable)
         with self._lock:
@@ -324,6 +331,7 @@ class OpenFiles:
             if is_there:
                 return file
             self.forget(path)
+        self._check_folder(path.rpartition("/")[0])
         flags = os.O_RDWR if writable else os.O_RDONLY
         try:
             fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -314,11 +314,11 @@ class PosixWork:
     def __init__(self, root: str, options: PosixOptions, clock: Clock) -> None:
         self.root = root.rstrip("/") or "/."
         self._files_open_max = _files_open_max(options)
-        self.files = OpenFiles(self._files_open_max)
+        self._directories = Directories(self.root)
+        self.files = OpenFiles(self._files_open_max, check_folder=self._directories.refuse_links)
         self.buffers = BufferPool(options.buffer_bytes_max, oversize_max=1)
         self._options = options
         self._clock = clock
-        self._directories = Directories(self.root)
         self._rounds = AppendRounds(self.root, self.files, self._directories, options)
         self._reserve = Reserve(self.root, options.reserve_bytes)
         self._locks: dict[str, PresenceLock] = {}

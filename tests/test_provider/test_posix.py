@@ -145,25 +145,37 @@ async def test_a_directory_removed_behind_our_back_is_made_again(
     assert bytes(await store.read("d/b")) == b"y"
 
 
-async def test_no_write_leaves_the_root_through_a_symbolic_link(
+async def test_no_call_leaves_the_root_through_a_symbolic_link(
     store: PosixStore, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/file").write_bytes(b"theirs")
+    (tmp_path / "elsewhere/below").mkdir()
+    (tmp_path / "elsewhere/below/file").write_bytes(b"theirs, too")
     (tmp_path / "root").mkdir()
     (tmp_path / "root/link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "root/file").symlink_to(tmp_path / "elsewhere/file")
     for call in (
         store.create("link/x", [b"x"]),
         store.append([Append("link/x", 0, (b"x",))]),
+        store.append([Append("link/file", 6, (b"x",))]),
         store.append([Append("file", 0, (b"x",))]),
         store.read("file"),
+        store.read("link/file"),
+        store.read("link/file", ByteRange(0, 3)),
+        store.read_many([("link/below/file", ByteRange(0, 3))]),
+        store.size("link/file"),
+        store.size("link/below/file"),
+        store.delete(["link/file"]),
     ):
         with pytest.raises(Denied, match="symbolic link"):
             await call
     assert [entry.name for entry in await store.list("")] == []
-    assert names_in(tmp_path / "elsewhere") == ["file"]
+    assert sorted(names_in(tmp_path / "elsewhere")) == ["below", "file"]
     assert (tmp_path / "elsewhere/file").read_bytes() == b"theirs"
+    for gone in ("link/none", "none/file"):
+        with pytest.raises(Denied if gone.startswith("link") else NotFound):
+            await store.size(gone)
 
 
 async def test_the_root_itself_may_be_a_symbolic_link(tmp_path: Path) -> None:
