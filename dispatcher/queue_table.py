@@ -147,8 +147,6 @@ class QueueDescriptions:
             self._restless[queue.id] = queue
 
 
-DATED_AFTER_S = 0.75
-"""Age in seconds of a waiting message at which its store time is read."""
 OPENING_WAIT_S = 0.25
 """Longest wait of a ready queue for queues that are being opened, in seconds since its first
 waiting message was seen or its last commit landed."""
@@ -247,17 +245,17 @@ class QueueTable:
         """Return the queues that want more references."""
         return list(self._needs_references.values())
 
-    def undated(self, now_s: float, *, queues_max: int) -> list[QueueProgress]:
+    def undated(self, now_s: float, *, after_s: float, queues_max: int) -> list[QueueProgress]:
         """Return queues whose oldest untiered message has no known store time.
 
-        Includes only messages older than `DATED_AFTER_S`; the age is estimated from the store time
+        Includes only messages of at least the age `after_s`, which is estimated from the store time
         of an earlier message if there is one. Returns at most `queues_max` queues, in rotation.
         """
         found: list[QueueProgress] = []
         for queue in list(self._undated.values()):
             if len(found) == queues_max:
                 break
-            if now_s - queue.oldest_s(now_s) >= DATED_AFTER_S:
+            if now_s - queue.oldest_s(now_s) >= after_s:
                 found.append(queue)
                 self._undated[queue.id] = self._undated.pop(queue.id)  # to the end of the rotation
         return found

@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -122,6 +123,8 @@ def _plan(
 
 Worker = Coroutine[Any, Any, None]
 WAIT_S_MIN = 0.001
+DATED_AFTER_S = 0.75
+"""Age in seconds of a waiting message at which its store time is read. At the start: none."""
 DATED_EVERY_S = 0.5
 DATED_AT_ONCE = 256
 """Most queues whose oldest waiting message is read by one call."""
@@ -263,7 +266,8 @@ class DispatchWork:
         self.table.observe(seen, now_s, first=first, epoch_s=epoch_s)
         needing = self.table.needs_references()
         await self._refill(needing)
-        await self._date()
+        if self._clock.monotonic_s() >= self._date_at_s:
+            await self._date(after_s=DATED_AFTER_S)
         self.poll_finished = number
         if first or seen or needing or self.forcing:
             self.alarm.ring()
@@ -305,17 +309,15 @@ class DispatchWork:
         if reaction is not Reaction.RETRY and is_next:
             queue.react(reaction, str(answer), self._clock.monotonic_s())
 
-    async def _date(self) -> None:
-        """Read the store times of messages that have waited for a while, every `DATED_EVERY_S`.
+    async def _date(self, *, after_s: float) -> None:
+        """Read the store times of messages that have waited for `after_s` seconds.
 
         Costs one unit and one record for each queue, at most `DATED_AT_ONCE` queues a call. A
         message that cannot be read counts as stored when it was first seen.
         """
         now_s = self._clock.monotonic_s()
-        if now_s < self._date_at_s:
-            return
         self._date_at_s = now_s + DATED_EVERY_S
-        dated = self.table.undated(now_s, queues_max=DATED_AT_ONCE)
+        dated = self.table.undated(now_s, after_s=after_s, queues_max=DATED_AT_ONCE)
         if not dated:
             return
         for queue in dated:
@@ -347,8 +349,12 @@ class DispatchWork:
             now_s = self._clock.monotonic_s()
             queues, wake_at_s = self.table.next_to_open(now_s, queues_max=queues_max)
             if not queues:
-                if self.poll_finished and not self._openings:
+                if self.poll_finished and not self._openings and not self.counters.started:
+                    if not self.forcing:  # else all that waits is committed at once
+                        with suppress(StoreError):  # the next poll reports it
+                            await self._date(after_s=0.0)
                     self.counters.started = True
+                    continue
                 await self.alarm.wait(_seconds_until(wake_at_s, now_s))
                 continue
             self._openings += 1

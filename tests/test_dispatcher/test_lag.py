@@ -3,6 +3,7 @@
 from container.names.queue_id import QueueId
 from dispatcher.ports import QueueState
 from provider.errors import Unavailable
+from provider.testing.manual_clock import settle
 from tests.support.dispatch_world import World
 
 A = QueueId("A", 0)
@@ -22,6 +23,19 @@ async def test_a_restart_does_not_make_waiting_messages_younger() -> None:
     world.restart()
     await world.finish(world.dispatcher.drain(force=True))
     assert world.dispatcher.statistics().oldest_age_s == 0
+
+
+async def test_messages_that_wait_at_a_start_have_their_age_once_it_is_over() -> None:
+    world = World(batch_age_s_max=3600.0)
+    world.hot.append(A, b"old")
+    await world.clock.advance(172_800.0)
+    async with world.running():
+        while not world.dispatcher.statistics().started:
+            await settle(1)
+        assert world.dispatcher.statistics().oldest_age_s >= 172_800
+        world.hot.append(B, b"young")
+        await world.pass_time(0.5)
+        assert world.hot.calls["records"] == 1, "a young message is not read for its age"
 
 
 async def test_the_age_is_that_of_the_oldest_message_which_is_not_durable() -> None:
