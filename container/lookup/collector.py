@@ -8,7 +8,14 @@ import numpy as np
 from container.index.layout import KEY_ITEM_DTYPE, KeyItems, joined, no_items
 from container.index.options import IndexOptions
 from container.journal.journal import Journal
-from container.lookup.coverage import Span, covered_by_files, merged, readable, without
+from container.lookup.coverage import (
+    Span,
+    covered_by_files,
+    covered_in_turns,
+    merged,
+    readable,
+    without,
+)
 from container.metadata.records import Queue
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId, SegmentType
@@ -204,7 +211,8 @@ class KeyCollector:
         self._journal = journal
         self._clock = clock
         self._covered: dict[QueueId, list[Span]] | None = None
-        """By queue, the coverage of files in joined spans. None: to be derived again."""
+        """By queue, the coverage of files. None: to be derived again."""
+        self._file_changes = 0
         self._generations = {
             one.id: one.generation for one in journal.state.queues.bounds() if one.generation
         }
@@ -245,6 +253,7 @@ class KeyCollector:
         for change in changes:
             if change.index_files.changed:
                 self._covered = None
+                self._file_changes += 1
                 self._doubted = None
             if self._doubted is not None:
                 self._doubted.update(dict.fromkeys(change.queues.changed))
@@ -277,18 +286,28 @@ class KeyCollector:
         doubted = self._doubted = dict(self._doubted)  # an emptied dict keeps its memory
         return [one for one in self._state.queues if one in doubted] if doubted else []
 
+    async def prepare(self) -> None:
+        """Read the coverage of all files for `missing_of`, if it changed. Yields to others."""
+        while self._covered is None:
+            changes = self._file_changes
+            covered = await covered_in_turns(self._state.index_files.values(), self._clock)
+            if changes == self._file_changes:
+                self._covered = covered
+
     def missing_of(self, queue_id: QueueId) -> list[Span]:
         """Offsets of a queue that are in no index. Some 5 us.
 
-        O(coverage of all files) if files were added or removed since the last call.
+        O(coverage of all files) if these changed since the last `prepare`.
         """
         if self._covered is None:
-            files = covered_by_files(self._state.index_files.values())
-            self._covered = {queue: merged(spans) for queue, spans in files.items()}
+            self._covered = covered_by_files(self._state.index_files.values())
         left: list[Span] = []
         queue = self._state.queues.bounds_of(queue_id)
         if queue is not None:
-            known = [*self._covered.get(queue_id, ()), *self.unsealed.spans(queue_id)]
+            covered = self._covered.get(queue_id, [])
+            if len(covered) > 1:
+                covered = self._covered[queue_id] = merged(covered)
+            known = [*covered, *self.unsealed.spans(queue_id)]
             if queue.gaps:
                 spans = readable(self._state.queues[queue_id])
             else:

@@ -2,12 +2,16 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 
-from container.metadata.records import Coverage, IndexFile, Queue
+from container.metadata.records import Coverage, CoverageRow, IndexFile, Queue
 from container.names.queue_id import QueueId
+from provider.clock import Clock
 
 Span = tuple[int, int]
 """Offsets `[from, to)` of a queue. Not empty."""
+ROWS_PER_TURN = 5_000
+"""Rows of coverage that are read before other tasks get a turn: some ms."""
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
@@ -42,13 +46,29 @@ def readable(queue: Queue) -> list[Span]:
     return without([(queue.min_offset, queue.next_offset)], gaps)
 
 
-def covered_by_files(files: Iterable[IndexFile]) -> Mapping[QueueId, list[Span]]:
+def covered_by_files(files: Iterable[IndexFile]) -> dict[QueueId, list[Span]]:
     """By queue, the offsets whose keys are in a sealed file. O(coverage of all files)."""
     found: dict[QueueId, list[Span]] = {}
     for file in files:
-        for queue, start, end in file.coverage:
-            found.setdefault(queue, []).append((start, end))
+        _add(file.coverage, found)
     return found
+
+
+async def covered_in_turns(files: Iterable[IndexFile], clock: Clock) -> dict[QueueId, list[Span]]:
+    """Return `covered_by_files`, and yield to other tasks meanwhile."""
+    found: dict[QueueId, list[Span]] = {}
+    rows = chain.from_iterable([file.coverage for file in files])
+    while some := list(islice(rows, ROWS_PER_TURN)):
+        _add(some, found)
+        if len(some) == ROWS_PER_TURN:
+            await clock.sleep(0)
+    return found
+
+
+def _add(rows: Iterable[CoverageRow], found: dict[QueueId, list[Span]]) -> None:
+    """Add the offsets of some rows to those of their queues."""
+    for queue, start, end in rows:
+        found.setdefault(queue, []).append((start, end))
 
 
 def rows_of_topic(file: IndexFile, topic: str) -> Coverage:
@@ -62,8 +82,7 @@ def topic_covered_by_files(files: Iterable[IndexFile], topic: str) -> Mapping[Qu
     """`covered_by_files` for the queues of one topic. O(log rows) for a file without the topic."""
     found: dict[QueueId, list[Span]] = {}
     for file in files:
-        for queue, start, end in rows_of_topic(file, topic):
-            found.setdefault(queue, []).append((start, end))
+        _add(rows_of_topic(file, topic), found)
     return found
 
 

@@ -99,21 +99,45 @@ async def read_whole(store: ObjectStore, file: IndexFile) -> Buffer:
     return raw
 
 
-def part_of(state: TierState, file: IndexFile, raw: Buffer) -> MergedPart:
-    """Select the items of a file that belong to its coverage, and to existing messages. Pure.
+def queues_of(file: IndexFile) -> Iterable[QueueId]:
+    """Queues of a file's coverage, in order."""
+    return dict.fromkeys(queue for queue, _, _ in file.coverage)
+
+
+class KeptPlaces:
+    """Places of a file's queues whose items still belong to existing messages.
 
     The file no longer covers a queue that was dropped, or truncated completely. Items of such a
     queue would point to other messages in a new queue of the same name.
     """
-    places: list[int] = []
-    first_bytes: list[int] = []
-    for queue_id in dict.fromkeys(queue for queue, _, _ in file.coverage):
-        queue, topic = state.queues.get(queue_id), state.topics.get(queue_id.topic)
+
+    def __init__(self) -> None:
+        self._places: list[int] = []
+        self._first_bytes: list[int] = []
+
+    def __repr__(self) -> str:
+        return f"<KeptPlaces: {len(self._places)} queues>"
+
+    def add(self, state: TierState, queue_id: QueueId) -> None:
+        """Add a covered queue, if it exists. At most 20 us."""
+        queue, topic = state.queues.peek(queue_id), state.topics.get(queue_id.topic)
         if queue is not None and topic is not None:
-            places.append(place_of(topic.topic_id, queue_id.queue_id))
-            first_bytes.append(queue.flat_begin(SegmentType.COMMIT_LOG))
-    order = np.argsort(np.array(places, np.int64))
-    return MergedPart(file.object_name, raw, _taken(places, order), _taken(first_bytes, order))
+            self._places.append(place_of(topic.topic_id, queue_id.queue_id))
+            self._first_bytes.append(queue.flat_begin(SegmentType.COMMIT_LOG))
+
+    def part(self, file: IndexFile, raw: Buffer) -> MergedPart:
+        """Return the items of the file that are kept."""
+        order = np.argsort(np.array(self._places, np.int64))
+        places, first_bytes = _taken(self._places, order), _taken(self._first_bytes, order)
+        return MergedPart(file.object_name, raw, places, first_bytes)
+
+
+def part_of(state: TierState, file: IndexFile, raw: Buffer) -> MergedPart:
+    """Select the items of a file that belong to its coverage, and to existing messages. Pure."""
+    kept = KeptPlaces()
+    for queue in queues_of(file):
+        kept.add(state, queue)
+    return kept.part(file, raw)
 
 
 def _taken(numbers: Sequence[int], order: NDArray[np.int64]) -> NDArray[np.int64]:

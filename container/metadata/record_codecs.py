@@ -8,7 +8,8 @@ from types import UnionType
 from typing import Any, NewType, cast, get_args, get_origin, get_type_hints
 
 from container.errors import NewerVersion
-from container.metadata.records import Coverage, Extent
+from container.metadata.coverage_rows import CoverageRows
+from container.metadata.records import Coverage, CoverageRow, Extent
 from container.names.queue_id import QueueId
 from provider.ranges import QueueOffset
 
@@ -241,17 +242,17 @@ def _encode_coverage(coverage: Coverage) -> list[Any]:
 def _decode_coverage(raw: object) -> Coverage:
     items = json_list(raw)
     if items and type(items[0]) is list:  # form of older programs, in any order
-        return tuple(sorted(_OLD_COVERAGE.decode(raw)))
+        return CoverageRows.of(_OLD_COVERAGE.decode(raw))
     if len(items) % 2:
         raise DecodeError(f"a coverage of {len(items)} parts")
-    rows: list[tuple[QueueId, QueueOffset, QueueOffset]] = []
+    rows: list[CoverageRow] = []
     for topic, numbers in zip(items[::2], items[1::2], strict=True):
         name, triples = json_text(topic), [json_integer(one) for one in json_list(numbers)]
         if len(triples) % _ROW_NUMBERS:
             raise DecodeError(f"a coverage of {len(triples)} numbers of a topic")
         of_rows = zip(triples[::3], triples[1::3], triples[2::3], strict=True)
         rows += ((QueueId(name, one), QueueOffset(a), QueueOffset(b)) for one, a, b in of_rows)
-    return tuple(rows)
+    return CoverageRows.of(rows)
 
 
 _ROW_NUMBERS = 3
@@ -259,6 +260,6 @@ COVERAGE = FieldCodec(_encode_coverage, _decode_coverage)
 """[topic, [queue id, from, to, queue id, from, to, ...], topic, [...], ...]: some 20 bytes a row.
 The form of older programs, [[[topic, queue id], from, to], ...], is decoded too."""
 
-_OLD_COVERAGE = FieldCodecs({}).of(Coverage)
+_OLD_COVERAGE = FieldCodecs({}).of(tuple[CoverageRow, ...])
 RECORD_CODECS = FieldCodecs({Extent: EXTENT, Coverage: COVERAGE})
 """Codecs of records and their fields."""

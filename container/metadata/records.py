@@ -394,8 +394,8 @@ class Attempt:
 
 
 CoverageRow = tuple[QueueId, QueueOffset, QueueOffset]
-Coverage = tuple[CoverageRow, ...]
-"""Queues and offsets `[from, to)`, in order of both."""
+Coverage = Sequence[CoverageRow]
+"""Queues and offsets `[from, to)`, in order of both. In a state they are `CoverageRows`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,6 +473,8 @@ def check_queue(queue: Queue) -> None:
         refuse_unless(
             gap.start < gap.end <= queue.next_offset, f"gap [{gap.start}, {gap.end})", path
         )
+    if not (queue.commit_log or queue.consume_queue or queue.manifests):
+        return  # no bytes: the ends of the files follow from the offsets
     gap_starts = {UNIT_BYTES * gap.start: UNIT_BYTES * gap.end for gap in queue.gaps}
     for kind in FLAT_FILES:
         live = queue.segments(kind)

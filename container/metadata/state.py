@@ -1,14 +1,13 @@
 """State of a tier: its newest records, and the draft of a transaction on top of them."""
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
 from typing import Any, Self
 
 from container.errors import Refused
 from container.metadata import objects, queue_changes
+from container.metadata.coverage_rows import CoverageRows
 from container.metadata.moves import offload, repack
 from container.metadata.objects import object_names
 from container.metadata.operations import (
@@ -39,8 +38,6 @@ from container.metadata.queue_table import QueueOverlay, QueueTable
 from container.metadata.records import (
     Attempt,
     Broker,
-    Coverage,
-    CoverageRow,
     IndexFile,
     Part,
     Queue,
@@ -246,49 +243,25 @@ def _exhume(change: StateChange, names: Iterable[str]) -> None:
 def uncover(change: StateChange) -> None:
     """Remove truncated and dropped offsets from the coverage of all index files, in one pass.
 
-    O(log coverage) for each such queue and file, and a copy of the rows of each affected file.
+    O(log coverage) for each such queue and file, and a copy of the chunk with its rows.
     """
     if not change.uncovered:
         return
-    ends = dict(sorted(change.uncovered.items()))
+    ends = dict(change.uncovered)
     change.uncovered.clear()
     for file in change.index_files.found(lambda one: bool(one.coverage)):
-        coverage, cuts = _without_ends(file.coverage, ends)
-        if coverage is not file.coverage:
+        rows = CoverageRows.of(file.coverage)
+        coverage, cuts = rows.without_ends(ends)
+        if coverage is not rows:
             # A queue without rows is recognized by that: its items are stale.
             after = replace(file, coverage=coverage, cuts=file.cuts + cuts)
             change.index_files.put(file.object_name, after)
 
 
-def _without_ends(rows: Coverage, ends: Mapping[QueueId, QueueOffset]) -> tuple[Coverage, int]:
-    """Ordered rows below the ends of queues, and the number of queues cut in part. Pure.
-
-    Each row that stays is touched once: with all queues in a file, reading them is the cost.
-    """
-    left = iter(rows)
-    kept: list[Iterable[CoverageRow]] = []
-    at = cuts = 0
-    for queue, end in ends.items():
-        first = bisect_left(rows, (queue,), at)
-        last = first
-        while last < len(rows) and rows[last][0] == queue:
-            last += 1
-        if first == last or all(row[2] <= end for row in rows[first:last]):
-            continue
-        below = tuple(
-            (name, start, min(stop, end)) for name, start, stop in rows[first:last] if start < end
-        )
-        kept += (islice(left, first - at), below, islice(left, last - first, last - first))
-        at = last
-        cuts += bool(below)
-    return (tuple(chain(*kept, left)), cuts) if kept else (rows, 0)
-
-
 def _put_index_file(change: StateChange, file: IndexFile) -> None:
     """Publish an index file. Older programs did not sort the rows of its coverage."""
     uncover(change)  # of earlier files: the coverage of this one is up to date
-    ordered = tuple(sorted(file.coverage))
-    change.index_files.put(file.object_name, replace(file, coverage=ordered))
+    change.index_files.put(file.object_name, replace(file, coverage=CoverageRows.of(file.coverage)))
 
 
 def _take_ownership(change: StateChange, operation: TakeOwnership) -> None:
@@ -355,8 +328,9 @@ def _put_queue(change: StateChange, operation: PutQueue) -> None:
         generation, used_below = known.generation, known.used_below
     after = replace(queue, generation=generation, used_below=used_below)
     change.queues.put(queue.id, after)
-    if change.parts_counted:  # references of a known queue stay unchanged
-        delta = objects.counted_change(known, after, None)
+    # References of a known queue stay unchanged, and a queue without bytes has none.
+    if change.parts_counted and known is None and any(_history(after)):
+        delta = objects.counted_change(None, after, None)
         objects.count(change.parts, change.tombstones, delta)
 
 

@@ -16,9 +16,9 @@ from container.index.layout import IndexHeader, KeyItems, joined
 from container.index.options import INLINE_ITEMS_MAX
 from container.index.sealed import fitting_begin, fitting_slots, seal_index
 from container.lookup.collector import Collected, KeyCollector
-from container.lookup.coverage import Span, without
+from container.lookup.coverage import ROWS_PER_TURN, Span, without
 from container.metadata.operations import AddTombstones, DropIndexFile, PutIndexFile
-from container.metadata.records import Coverage, IndexFile, Queue
+from container.metadata.records import Coverage, CoverageRow, IndexFile, Queue
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import index_name
@@ -205,18 +205,19 @@ class IndexStep(Step):
 
     async def _seal_alone(self, part: Collected) -> None:
         tier = self.tier
-        generations = {queue: _generation(tier.state, queue) for queue in part.spans}
-        coverage = {queue: tuple(spans) for queue, spans in part.spans.items()}
+        generations: dict[QueueId, int | None] = {}
+        rows: list[CoverageRow] = []
+        for number, queue in enumerate(sorted(part.spans)):
+            if number % ROWS_PER_TURN == ROWS_PER_TURN - 1:
+                await tier.clock.sleep(0)
+            generations[queue] = _generation(tier.state, queue)
+            spans = part.spans.get(queue, ())
+            rows += ((queue, QueueOffset(a), QueueOffset(b)) for a, b in spans)
         parts = part.parts()
         if part.items <= INLINE_ITEMS_MAX:
             raw = _built(parts)
         else:
             raw = await asyncio.to_thread(_built, parts)
-        rows = tuple(
-            (queue, QueueOffset(a), QueueOffset(b))
-            for queue, spans in sorted(coverage.items())
-            for a, b in spans
-        )
         file = await self._writer.write(raw, rows)
         name = file.object_name
         # No other task runs from here to the acceptance by the journal, so no truncation
@@ -274,6 +275,7 @@ class IndexStep(Step):
 
     async def _missing(self) -> dict[QueueId, list[Span]]:
         """Unindexed offsets by queue. No request."""
+        await self._keys.prepare()
         found: dict[QueueId, list[Span]] = {}
         for number, queue in enumerate(self._keys.doubted()):
             if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:  # of all queues, after a start
@@ -294,6 +296,7 @@ class IndexStep(Step):
             edges = await self._edges(record)
         except (Corrupt, Denied, OutOfRange):
             return left  # with a lost manifest the edges are unknown
+        await self._keys.prepare()
         for missing in self._keys.missing_of(queue):
             begin, end = max(missing[0], span[0]), min(missing[1], span[1])
             inside = [edge for edge in edges if begin < edge < end]
@@ -371,8 +374,8 @@ class IndexStep(Step):
 
 
 def _generation(state: TierState, queue: QueueId) -> int | None:
-    record = state.queues.get(queue)
-    return None if record is None else record.generation
+    bounds = state.queues.bounds_of(queue)
+    return None if bounds is None else bounds.generation
 
 
 def _built(parts: Sequence[KeyItems]) -> NDArray[np.uint8]:
@@ -380,10 +383,6 @@ def _built(parts: Sequence[KeyItems]) -> NDArray[np.uint8]:
     items = joined(parts)
     begin = fitting_begin(int(items["store_timestamp"].min())) if len(items) else 0
     return seal_index(items, slots=fitting_slots(len(items)), begin_timestamp=begin)
-
-
-ROWS_PER_TURN = 5_000
-"""Rows of coverage that are checked before other tasks get a turn: some ms."""
 
 
 class IndexExpiryStep(Step):
@@ -470,8 +469,8 @@ class IndexExpiryStep(Step):
                 del self._sought[name]
                 return True
             queues = self.tier.state.queues
-            for row in range(at, min(at + ROWS_PER_TURN, len(file.coverage))):
-                queue, _, end = file.coverage[row]
+            some = file.coverage[at : at + ROWS_PER_TURN]
+            for row, (queue, _, end) in enumerate(some, at):
                 bounds = queues.bounds_of(queue)
                 if bounds is not None and end > bounds.min_offset:
                     del self._sought[name]

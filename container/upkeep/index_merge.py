@@ -10,15 +10,13 @@ from math import log
 from container.index.merging import MergedPart, merge_sealed
 from container.index.options import INLINE_ITEMS_MAX, IndexOptions
 from container.index.sealed import SECOND_MS, file_bytes, fitting_slots
-from container.lookup.coverage import covered_by_files, merged, without
-from container.lookup.find import index_of, part_of, read_whole
+from container.lookup.coverage import ROWS_PER_TURN, covered_in_turns, merged, without
+from container.lookup.find import KeptPlaces, index_of, queues_of, read_whole
 from container.metadata.operations import AddTombstones, DropIndexFile, Operation, PutIndexFile
-from container.metadata.records import Coverage, IndexFile
-from container.metadata.state import TierState
-from container.names.queue_id import QueueId
+from container.metadata.records import Coverage, CoverageRow, IndexFile
 from container.options import HOUR_MS
 from container.steps.options import UpkeepOptions
-from container.steps.step import OwnedTier, Step
+from container.steps.step import QUEUES_PER_TURN, OwnedTier, Step
 from container.upkeep.index_files import IndexBuilding, IndexWriter
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError
 from provider.ranges import QueueOffset
@@ -251,7 +249,7 @@ class IndexMergeStep(Step):
     async def _merge(self, group: Sequence[IndexFile]) -> None:
         """Merge some files into one, unless one of them changes in the meantime."""
         tier = self.tier
-        coverage = remaining_coverage(tier.state, group)
+        coverage = await self._remaining(group)
         file: IndexFile | None = None
         if coverage:
             parts = [await self._part(one) for one in group]
@@ -283,7 +281,25 @@ class IndexMergeStep(Step):
         except (Corrupt, Denied, OutOfRange):
             self._damaged[file.object_name] = None
             raise
-        return part_of(self.tier.state, file, raw)
+        tier, kept = self.tier, KeptPlaces()
+        for number, queue in enumerate(queues_of(file)):
+            if number % QUEUES_PER_TURN == QUEUES_PER_TURN - 1:
+                await tier.clock.sleep(0)
+            kept.add(tier.state, queue)
+        return kept.part(file, raw)
+
+    async def _remaining(self, files: Sequence[IndexFile]) -> Coverage:
+        """Joint coverage of files without expired messages. Adjacent rows are one."""
+        rows: list[CoverageRow] = []
+        covered = await covered_in_turns(files, self.tier.clock)
+        for number, queue in enumerate(sorted(covered)):
+            if number % ROWS_PER_TURN == ROWS_PER_TURN - 1:
+                await self.tier.clock.sleep(0)
+            bounds = self.tier.state.queues.bounds_of(queue)
+            if bounds is not None:
+                left = without(merged(covered[queue]), [(0, bounds.min_offset)])
+                rows += ((queue, QueueOffset(start), QueueOffset(end)) for start, end in left)
+        return rows
 
     @property
     def figures(self) -> Mapping[str, int]:
@@ -295,14 +311,3 @@ def _is_same(planned: Mapping[str, IndexFile], file: IndexFile) -> bool:
     """Whether a file is unchanged. A truncation or deletion replaces its record."""
     known = planned.get(file.object_name)
     return known is file or known == file
-
-
-def remaining_coverage(state: TierState, files: Sequence[IndexFile]) -> Coverage:
-    """Joint coverage of files without expired messages. Adjacent rows are one. Pure."""
-    rows: list[tuple[QueueId, QueueOffset, QueueOffset]] = []
-    for queue, spans in sorted(covered_by_files(files).items()):
-        record = state.queues.get(queue)
-        if record is not None:
-            left = without(merged(spans), [(0, record.min_offset)])
-            rows += ((queue, QueueOffset(start), QueueOffset(end)) for start, end in left)
-    return tuple(rows)

@@ -14,7 +14,12 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
+from container.index.layout import KEY_ITEM_DTYPE
+from container.index.options import IndexOptions
 from container.journal.journal import Journal
+from container.lookup.collector import KeyCollector
 from container.metadata.operations import (
     AddTombstones,
     DropQueue,
@@ -37,11 +42,13 @@ from container.metadata.records import (
 )
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions
+from container.queue.commit_plan import CommitKeys
 from container.queue.manifest import MANIFEST_SEGMENTS_MAX, name_manifest, write_manifest
 from container.steps.options import UpkeepOptions
 from container.steps.step import OwnedTier
 from container.upkeep.garbage import FirstFilesStep, OffloadedParts
-from container.upkeep.index_files import IndexExpiryStep
+from container.upkeep.index_files import IndexBuilding, IndexExpiryStep, IndexStep
+from container.upkeep.index_merge import IndexMergeStep
 from container.upkeep.offload import OffloadStep
 from container.upkeep.retention import RetentionStep
 from container.upkeep.snapshots import ManifestStep, SnapshotStep
@@ -217,6 +224,65 @@ async def index_expiry(count: int) -> Measured:
         return await measured(step.step())
 
 
+async def missing_keys(count: int) -> Measured:
+    """A search for missing keys after ten index files of all queues came."""
+    clock = FixedClock()
+    async with filled(count, clock) as (journal, store):
+        keys = KeyCollector(journal, options=IndexOptions(), clock=clock)
+        tier = OwnedTier(journal, store, clock, random.Random(2), UpkeepOptions())
+        step = IndexStep(tier, keys, IndexBuilding())
+        cover = tuple((queue, QueueOffset(0), QueueOffset(10)) for queue in names(count))
+        for n in range(10):
+            file = IndexFile(f"x/{n}", n, 10, NOW_MS, NOW_MS, 1, 1, cover)
+            await journal.publish([PutIndexFile(file)])
+        return await measured(step.step())
+
+
+class Indexing:
+    """Keys of all queues, and what makes index files of them."""
+
+    def __init__(self, journal: Journal, store: MemoryStore, clock: FixedClock) -> None:
+        options = IndexOptions(age_s_max=0.0)
+        self.keys = KeyCollector(journal, options=options, clock=clock)
+        tier = OwnedTier(journal, store, clock, random.Random(2), UpkeepOptions())
+        building = IndexBuilding()
+        self.seals, self.merges = (
+            IndexStep(tier, self.keys, building),
+            IndexMergeStep(tier, options, building),
+        )
+
+    async def seal(self, count: int, number: int) -> Measured:
+        """Seal a message of each queue."""
+        items = np.zeros(1, KEY_ITEM_DTYPE)
+        items["store_timestamp"] = NOW_MS
+        items["size"] = 100
+        for queue in names(count):
+            keys = CommitKeys(items.copy(), 100, 0)
+            assert self.keys.take(queue, 2 * number, 2 * number + 1, keys)
+        return await measured(self.seals._seal_if(is_due=True))
+
+
+async def sealed_keys(count: int) -> Measured:
+    """A file of a key of each queue."""
+    clock = FixedClock()
+    async with filled(count, clock) as (journal, store):
+        found = await Indexing(journal, store, clock).seal(count, 0)
+        assert len(journal.state.index_files) == 1
+        return found
+
+
+async def merged_index_files(count: int) -> Measured:
+    """Four files of all queues become one."""
+    clock = FixedClock()
+    async with filled(count, clock) as (journal, store):
+        indexing = Indexing(journal, store, clock)
+        for number in range(4):
+            await indexing.seal(count, number)
+        found = await measured(indexing.merges.step())
+        assert len(journal.state.index_files) == 1
+        return found
+
+
 async def new_queues(count: int) -> Measured:
     """1,000 queues begin beside as many tombstones as there are queues."""
     clock = FixedClock()
@@ -353,6 +419,9 @@ ROWS: dict[str, tuple[Callable[[int], Awaitable[Measured]], float]] = {
     "first files": (first_files, 200),
     "dropped topic": (dropped_topic, 100),
     "index expiry": (index_expiry, 10),
+    "missing keys": (missing_keys, 5_000),
+    "sealed keys": (sealed_keys, 2_000),
+    "merged index files": (merged_index_files, 20_000),
     "new queues": (new_queues, 200),
     "tombstones": (tombstones, 200),
     "waiting tombstones": (waiting_tombstones, 5),

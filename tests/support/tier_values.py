@@ -126,7 +126,7 @@ topics = st.builds(Topic, _TEXT, _INT, _INT, _INT, _EXTRA)
 tombstones = st.builds(Tombstone, _TEXT, _INT, _TEXT, _INT, _EXTRA)
 parts = st.builds(Part, _TEXT, _INT, _INT, _EXTRA)
 attempts = st.builds(Attempt, _TEXT, _TEXT, _INT, _INT, _TEXT, _TEXT, _EXTRA)
-_coverage = st.lists(st.tuples(queue_ids, _INT, _INT), max_size=2).map(tuple)
+_coverage = st.lists(st.tuples(queue_ids, _INT, _INT), max_size=2).map(sorted).map(tuple)
 index_files = st.builds(
     IndexFile, _TEXT, _INT, _INT, _INT, _INT, _INT, _INT, _coverage, st.none() | _INT, _INT, _EXTRA
 )  # fmt: skip
