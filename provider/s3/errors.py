@@ -245,7 +245,7 @@ _NEVER_HERE: Final[Mapping[str, str]] = {
     "InvalidBucketName": "the bucket has a name that no bucket can have; check the URL of the tier",
 }
 """Permanent refusals and their remedies, by code."""
-_FOR_NOW: Final[Mapping[str, str]] = {
+REMEDIES: Final[Mapping[str, str]] = {
     "ExpiredToken": "the session's token is over; renew it",
     "TokenRefreshRequired": "the session's token is over; renew it",
     "InvalidAccessKeyId": "it knows no such access key; check the credentials and their account",
@@ -339,8 +339,8 @@ def _reason(failure: Failure, place: Place, operation: Operation) -> tuple[int, 
         found = errno.EOPNOTSUPP, f"{right}{signed}; set objectStoreRegion or AWS_REGION"
     elif code in _NEVER_HERE:
         found = errno.EOPNOTSUPP, _NEVER_HERE[code]
-    elif code in _FOR_NOW:
-        found = errno.EACCES, _FOR_NOW[code]
+    elif code in REMEDIES:
+        found = errno.EACCES, REMEDIES[code]
     elif status == HTTPStatus.CONFLICT and operation == "PutObject":
         # Another write was under way: the object may not exist now, or ever.
         found = errno.EAGAIN, "S3 left open whether it wrote, for another write was under way"

@@ -1,20 +1,32 @@
 """Diagnosis of a directory: owner, space, and capabilities of the file system."""
 
 import asyncio
+import errno
 import os
 import shutil
 import tempfile
 from pathlib import Path
 from random import SystemRandom
+from typing import Final
 
 from provider.clock import SystemClock
 from provider.errors import StoreError
-from provider.names import TEMPORARY_PREFIX, is_directory
+from provider.names import TEMPORARY_PREFIX, is_directory, is_there
 from provider.posix.store import PosixStore
 from tieredstore.diagnosis.promises import Grade, Line, tried_calls, tried_promises
 
 SPACE_BYTES_MIN = 1 << 30
 SYNC_MS_MAX = 100.0
+_OWNER: Final = "give this user the directory, or run as its owner"
+_ROOM: Final = "free space, or raise the quota"
+CURES: Final = {
+    errno.EACCES: _OWNER,
+    errno.EPERM: _OWNER,
+    errno.EROFS: "mount it for writing; a failing disk may have made it read-only",
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+}
+"""What to do where no file can be created, by the error's number."""
 
 
 def diagnose_directory(path: Path) -> list[Line]:
@@ -25,6 +37,8 @@ def diagnose_directory(path: Path) -> list[Line]:
     """
     lines = [_identity(path)]
     if not is_directory(path):
+        if is_there(path):
+            return [*lines, Line("directory", Grade.BAD, f"{path} is a file", "name a directory")]
         absent = "make it, or check the path; a mount may be missing"
         return [*lines, Line("directory", Grade.BAD, f"there is no directory {path}", absent)]
     lines += [_file_system(path), *_space(path)]
@@ -32,7 +46,7 @@ def diagnose_directory(path: Path) -> list[Line]:
         work = tempfile.mkdtemp(prefix=f"{TEMPORARY_PREFIX}doctor-", dir=path)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        advice = "give this user the directory, or run as its owner"
+        advice = CURES.get(error.errno or 0, "see the kernel's log")
         return [*lines, Line("create files", Grade.BAD, f"{path}: {why}", advice)]
     try:
         return lines + asyncio.run(_tried(Path(work)))

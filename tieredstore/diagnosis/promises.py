@@ -34,6 +34,8 @@ class Line:
     detail: str
     advice: str = ""
     """Remedy; "" if none is needed."""
+    is_final: bool = False
+    """Whether nothing else can be diagnosed before it is remedied."""
 
 
 ResultT = TypeVar("ResultT")

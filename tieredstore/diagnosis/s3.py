@@ -23,6 +23,7 @@ from tieredstore.session.places import s3_options
 SKEW_S_MAX = 60.0
 """S3 refuses requests from a quarter of an hour on."""
 ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+_ABSENT = frozenset({"404", "NoSuchBucket"})
 _NOT_SET = frozenset(
     {"NoSuchLifecycleConfiguration", "ObjectLockConfigurationNotFoundError", "NoSuchBucketPolicy"}
 )
@@ -45,14 +46,18 @@ async def diagnose_requests(store: FsspecStore) -> list[Line]:
 
 
 def diagnose_bucket(config: Config, place: TierUrl) -> list[Line]:
-    """Diagnose a bucket by the answers of the service. Blocks.
+    """Diagnose a bucket by the answers of the service. Blocks. Writes nothing.
+
+    Ends with the line of an endpoint, of credentials or of a bucket without which nothing works.
 
     Raises:
         Denied: boto3 is not installed, or no credentials are found.
     """
     bucket, _, prefix = place.place.partition("/")
     asked = _Questions(config, bucket)
-    lines = [asked.identity(), *asked.bucket_and_clock()]
+    lines = [asked.identity(), *asked.bucket_and_clock(prefix)]
+    if lines[-1].is_final:
+        return lines
     rules = asked.rules()
     versioning = asked.answer("get_bucket_versioning", "s3:GetBucketVersioning")
     lines.append(judge_versioning(versioning, rules, prefix))
@@ -144,9 +149,11 @@ class _Questions:
             )
         return Line("who we are", Grade.GOOD, f"{answer.get('Arn')}; {detail}")
 
-    def bucket_and_clock(self) -> list[Line]:
-        """Bucket, region and clock, by one HEAD."""
+    def bucket_and_clock(self, prefix: str) -> list[Line]:
+        """Bucket, region and clock, by one HEAD; one final line if that is all there is to say."""
         from botocore.exceptions import ClientError  # noqa: PLC0415 - an extra has it
+
+        from provider.s3.errors import REMEDIES  # noqa: PLC0415 - an extra
 
         before = datetime.now(UTC)
         answer: Answer = {}
@@ -156,20 +163,22 @@ class _Questions:
         except ClientError as error:
             answer, refused = error.response, str(error.response.get("Error", {}).get("Code", ""))
         except Exception as error:  # noqa: BLE001 - whatever boto3 raises, the line says it
-            return [Line("bucket", Grade.BAD, _short(error), "check objectStoreEndpoint")]
+            advice = "check objectStoreEndpoint"
+            return [Line("endpoint", Grade.BAD, _short(error), advice, is_final=True)]
+        if refused in _ABSENT:
+            absent, advice = f"there is no bucket {self.bucket}", "create it, or check its name"
+            return [Line("bucket", Grade.BAD, absent, advice, is_final=True)]
+        if refused:  # a HEAD has no body, and a refusal no code
+            listed = self.answer("list_objects_v2", "s3:ListBucket", Prefix=prefix, Delimiter="/")
+            refused = listed if isinstance(listed, str) else refused
+        if refused in REMEDIES:
+            return [Line("credentials", Grade.BAD, refused, REMEDIES[refused], is_final=True)]
         headers: Mapping[str, str] = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        lines = [
-            Line("bucket", Grade.GOOD, self.bucket)
-            if not refused
-            else Line(
-                "bucket",
-                Grade.BAD,
-                f"{self.bucket}: {refused}",
-                "create it, or allow s3:ListBucket",
-            )
-        ]
+        found = Line("bucket", Grade.GOOD, self.bucket)
+        if refused:
+            found = Line("bucket", Grade.BAD, f"{self.bucket}: {refused}", "allow s3:ListBucket")
         return [
-            *lines,
+            found,
             judge_region(headers.get("x-amz-bucket-region", ""), self.region),
             judge_clock(headers.get("date", ""), before),
         ]
@@ -221,6 +230,8 @@ def judge_clock(date: str, now: datetime) -> Line:
     except (TypeError, ValueError):
         return Line("clock", Grade.NOTE, "the service does not report its time")
     detail = f"the service's clock is {skew_s:+.0f} s from this host's"
+    if abs(skew_s) <= 1:  # the header has whole seconds
+        detail = "the service's clock is this host's"
     if abs(skew_s) <= SKEW_S_MAX:
         return Line("clock", Grade.GOOD, detail)
     return Line("clock", Grade.BAD, detail, "set this host's clock (NTP); S3 refuses 15 minutes")

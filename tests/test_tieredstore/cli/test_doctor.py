@@ -1,6 +1,8 @@
 """`tieredstore doctor` names what is wrong with a place, and leaves nothing there."""
 
+import errno
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,10 @@ def bad_lines(result: Result) -> dict[str, str]:
     return {row["check"]: row["detail"] + row["advice"] for row in rows if row["grade"] == "bad"}
 
 
+def _refused(status: int, code: str) -> dict[str, Any]:
+    return {"refusals": [Refusal(status=status, code=code)]}
+
+
 @pytest.fixture
 def diagnosed(monkeypatch: pytest.MonkeyPatch) -> Any:
     def diagnose(status: int, **oddities: Any) -> dict[str, str]:
@@ -44,8 +50,8 @@ def diagnosed(monkeypatch: pytest.MonkeyPatch) -> Any:
                 monkeypatch.setenv(name, value)
             result = invoke("doctor", "s3://odd/t", "--json")
             assert result.exit_code == status, result.output
-            left = [name for name in server.names() if not name.endswith(DELETABLE)]
-            assert left == []
+            left = [name for names in server.objects.values() for name in names]
+            assert [name for name in left if not name.endswith(DELETABLE)] == []
             return bad_lines(result) if status != 3 else {"": result.stderr}
 
     return diagnose
@@ -79,6 +85,39 @@ def test_each_oddity_of_a_bucket_is_a_bad_line(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("oddity", "bad", "told"),
+    [
+        ({"buckets": ("another",)}, "bucket", "there is no bucket odd"),
+        ({"keys": ("another",)}, "credentials", "no such access key"),
+        (_refused(403, "SignatureDoesNotMatch"), "credentials", "AWS_SECRET_ACCESS_KEY"),
+        (_refused(400, "ExpiredToken"), "credentials", "renew it"),
+        (_refused(403, "RequestTimeTooSkewed"), "credentials", "NTP"),
+    ],
+    ids=["bucket", "key", "secret", "token", "clock"],
+)
+def test_what_leaves_nothing_else_to_diagnose_is_one_line_and_nothing_is_written(
+    diagnosed: Any, oddity: dict[str, Any], bad: str, told: str
+) -> None:
+    found = diagnosed(1, **oddity)
+    assert set(found) == {bad}
+    assert told in found[bad]
+
+
+@pytest.mark.slow
+def test_a_port_without_tls_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with OddS3() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint.replace("http:", "https:"))
+        result = invoke("doctor", "s3://odd/t", "--json")
+    assert result.exit_code == 1, result.output
+    assert {check: "without TLS" in told for check, told in bad_lines(result).items()} == {
+        "endpoint": True
+    }
+
+
+@pytest.mark.slow
 def test_a_service_that_is_away_ends_with_3(diagnosed: Any) -> None:
     assert "503" in diagnosed(3, refusals=[Refusal(status=503, code="SlowDown")])[""]
 
@@ -92,6 +131,28 @@ def test_a_directory_is_diagnosed_and_left_as_it_was(tmp_path: Path) -> None:
     assert absent.exit_code == 1
     assert "directory" in bad_lines(absent)
     assert not (tmp_path / "absent").exists()
+    file = invoke("doctor", tmp_path / "kept", "--json")
+    assert "is a file" in bad_lines(file)["directory"]
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.EROFS, "for writing"),
+        (errno.EACCES, "run as its owner"),
+        (errno.ENOSPC, "free space"),
+    ],
+)
+def test_a_directory_that_takes_no_file_says_what_to_do(
+    tmp_path: Path, number: int, cure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**_: object) -> str:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("tieredstore.diagnosis.directory.tempfile.mkdtemp", refused)
+    result = invoke("doctor", tmp_path, "--json")
+    assert result.exit_code == 1
+    assert cure in bad_lines(result)["create files"]
 
 
 def test_rules_that_delete_or_archive_are_bad_where_they_concern_the_prefix() -> None:
