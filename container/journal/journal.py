@@ -309,6 +309,10 @@ class Journal:
         self._wake.set()
         return await transaction.wait()
 
+    def in_flight(self) -> list[Transaction]:
+        """Transactions that were accepted and are not published yet, in order."""
+        return [*(self._entry.transactions if self._entry else ()), *self._waiting]
+
     async def settle(self, queue: QueueId) -> None:
         """Wait until no accepted transaction of `queue` is pending.
 
@@ -318,8 +322,7 @@ class Journal:
             Fenced, Closed: as `publish`.
         """
         while self._planned.queues.get(queue) is not self._state.queues.get(queue):
-            accepted = [*(self._entry.transactions if self._entry else ()), *self._waiting]
-            theirs = [one for one in accepted if queue in one.change.queues.changed]
+            theirs = [one for one in self.in_flight() if queue in one.change.queues.changed]
             if self._over is not None or not theirs:
                 raise copy_of(self._over or Closed("the journal was closed", JOURNAL_PREFIX))
             await theirs[-1].wait()

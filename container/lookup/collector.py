@@ -45,6 +45,8 @@ class Collected:
     """Length of the records together, in bytes."""
     since_s: float | None = None
     """Monotonic time of the first collection, in seconds."""
+    is_cut: bool = False
+    """Whether a truncation took keys away."""
 
     @property
     def items(self) -> int:
@@ -158,6 +160,7 @@ class UnsealedIndex:
         for part in (self.collecting, self.sealing):
             if part is None or queue not in part.spans:
                 continue
+            part.is_cut = True
             spans = [(a, min(b, next_offset)) for a, b in part.spans[queue] if a < next_offset]
             part.spans[queue] = spans
             if not spans:

@@ -17,6 +17,7 @@ from container.index.options import INLINE_ITEMS_MAX
 from container.index.sealed import fitting_begin, fitting_slots, seal_index
 from container.lookup.collector import Collected, KeyCollector
 from container.lookup.coverage import ROWS_PER_TURN, Span, without
+from container.metadata.coverage_rows import CoverageRows
 from container.metadata.operations import AddTombstones, DropIndexFile, PutIndexFile
 from container.metadata.records import Coverage, CoverageRow, IndexFile, Queue
 from container.metadata.state import StateChange, TierState
@@ -205,12 +206,11 @@ class IndexStep(Step):
 
     async def _seal_alone(self, part: Collected) -> None:
         tier = self.tier
-        generations: dict[QueueId, int | None] = {}
+        part.is_cut = False
         rows: list[CoverageRow] = []
         for number, queue in enumerate(sorted(part.spans)):
             if number % ROWS_PER_TURN == ROWS_PER_TURN - 1:
                 await tier.clock.sleep(0)
-            generations[queue] = _generation(tier.state, queue)
             spans = part.spans.get(queue, ())
             rows += ((queue, QueueOffset(a), QueueOffset(b)) for a, b in spans)
         parts = part.parts()
@@ -218,12 +218,11 @@ class IndexStep(Step):
             raw = _built(parts)
         else:
             raw = await asyncio.to_thread(_built, parts)
-        file = await self._writer.write(raw, rows)
+        file = await self._writer.write(raw, CoverageRows.of(rows))
         name = file.object_name
         # No other task runs from here to the acceptance by the journal, so no truncation
         # intervenes.
-        planned = tier.journal.planned
-        if any(_generation(planned, queue) != seen for queue, seen in generations.items()):
+        if part.is_cut or self._is_being_cut(part):
             return  # truncated since: the next run makes another file of the rest
         self._published = (part, name)
         await tier.journal.publish([PutIndexFile(file)])
@@ -231,6 +230,15 @@ class IndexStep(Step):
         self._published = None
         self._writer.settled(name)
         self._sealed += 1
+
+    def _is_being_cut(self, part: Collected) -> bool:
+        """Whether an unpublished transaction truncates or drops a queue of the part."""
+        return any(
+            queue in part.spans
+            and (record is None or record.generation != _generation(self.tier.state, queue))
+            for one in self.tier.journal.in_flight()
+            for queue, record in one.change.queues.changed.items()
+        )
 
     async def _search(self) -> None:
         """Add tombstones to unpublished files of earlier owners. One listing."""

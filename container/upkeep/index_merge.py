@@ -12,6 +12,7 @@ from container.index.options import INLINE_ITEMS_MAX, IndexOptions
 from container.index.sealed import SECOND_MS, file_bytes, fitting_slots
 from container.lookup.coverage import ROWS_PER_TURN, covered_in_turns, merged, without
 from container.lookup.find import KeptPlaces, index_of, queues_of, read_whole
+from container.metadata.coverage_rows import CoverageRows
 from container.metadata.operations import AddTombstones, DropIndexFile, Operation, PutIndexFile
 from container.metadata.records import Coverage, CoverageRow, IndexFile
 from container.options import HOUR_MS
@@ -299,7 +300,7 @@ class IndexMergeStep(Step):
             if bounds is not None:
                 left = without(merged(covered[queue]), [(0, bounds.min_offset)])
                 rows += ((queue, QueueOffset(start), QueueOffset(end)) for start, end in left)
-        return rows
+        return CoverageRows.of(rows)
 
     @property
     def figures(self) -> Mapping[str, int]:

@@ -40,7 +40,7 @@ async def test_files_of_other_topics_and_times_are_not_asked() -> None:
         for queue in (QUEUE, QueueId("Other", 0)):
             await put(tier, 100, queue)
             await over.pass_time(2)
-        first, _ = sorted(tier.state.index_files.values(), key=lambda one: one.coverage)
+        first, _ = sorted(tier.state.index_files.values(), key=lambda one: tuple(one.coverage))
     store = FaultyObjectStore(over.memory)
     reader = await TierReader.open(store)
     before = store.items["read_many"]

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from container.metadata import coverage_rows
 from container.metadata import state as state_change
+from container.metadata.coverage_rows import CoverageRows
 from container.metadata.operations import DropQueue, PutIndexFile, PutQueue, PutTopic
 from container.metadata.records import Coverage, IndexFile, Queue, Topic
 from container.metadata.state import TierState
@@ -39,7 +41,14 @@ def some_coverage(rng: random.Random) -> Coverage:
     return tuple(sorted(rows))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.fixture(params=[1, 2, 5, 512])
+def chunk_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(coverage_rows, "CHUNK_ROWS", request.param)
+    return request.param
+
+
+@pytest.mark.usefixtures("chunk_rows")
+@pytest.mark.parametrize("seed", range(20))
 def test_all_cuts_of_a_transaction_take_what_each_would(seed: int) -> None:
     rng = random.Random(seed)
     files = [
@@ -55,6 +64,32 @@ def test_all_cuts_of_a_transaction_take_what_each_would(seed: int) -> None:
     state_change.uncover(change)
     assert [change.index_files.get(one.object_name) for one in files] == expected
     assert not change.uncovered
+
+
+@pytest.mark.usefixtures("chunk_rows")
+@pytest.mark.parametrize("seed", range(10))
+def test_rows_in_chunks_are_read_as_a_tuple(seed: int) -> None:
+    rng = random.Random(seed)
+    rows = some_coverage(rng)
+    chunked = CoverageRows.of(rng.sample(rows, len(rows)))
+    assert (tuple(chunked), len(chunked), chunked) == (rows, len(rows), rows)
+    assert CoverageRows.of(chunked) is chunked
+    assert [chunked[at] for at in range(-len(rows), len(rows))] == [*rows, *rows]
+    for start in range(len(rows) + 2):
+        for end in range(start, len(rows) + 2):
+            assert chunked[start:end] == rows[start:end]
+    with pytest.raises(IndexError):
+        chunked[len(rows)]
+    assert chunked.without_ends({QueueId("none", 0): QueueOffset(0)}) == (chunked, 0)
+
+
+def test_a_change_copies_the_chunk_of_its_queue_alone() -> None:
+    names = [QueueId(f"T{number:04}", 0) for number in range(5_000)]
+    rows = CoverageRows.of((name, QueueOffset(0), QueueOffset(9)) for name in names)
+    less, cuts = rows.without_ends({names[2_000]: QueueOffset(0), names[2_001]: QueueOffset(4)})
+    assert (len(less), cuts) == (4_999, 1)
+    kept = {id(chunk) for chunk in rows._chunks} & {id(chunk) for chunk in less._chunks}
+    assert len(kept) == len(rows._chunks) - 1
 
 
 def test_a_file_that_is_published_after_a_deletion_keeps_what_it_covers() -> None:
