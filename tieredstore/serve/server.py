@@ -27,7 +27,7 @@ from tieredstore.serve.history import History
 from tieredstore.serve.naming import Identity, Naming
 from tieredstore.serve.options import STATE, ServeOptions
 from tieredstore.serve.ranges import TierRanges
-from tieredstore.serve.wire.connection import Connection
+from tieredstore.serve.wire.connection import TOO_SLOW, Connection
 from tieredstore.serve.wire.frame import ONE_WAY, Command, RequestCode, ResponseCode
 from tieredstore.serve.wire.request import Answer, Outcome, Peer, Processor, Refused, Request
 from tieredstore.serve.wire.security import Accounts
@@ -37,7 +37,6 @@ LOGGER = logging.getLogger("tieredstore.serve")
 CONNECTIONS_MAX = 10_000
 UNSENT_BYTES_MAX = 256 << 20
 """Bytes of answers that clients have not read, over all, above which no more are given."""
-TOO_SLOW = "clients read their answers too slowly"
 UNREAD_BYTES_MAX = 256 << 20
 """Bytes of requests that are not complete, over all."""
 HANDSHAKE_S_MAX = 10.0

@@ -608,6 +608,27 @@ async def test_answers_are_refused_while_too_many_are_unread(
         assert (await client.pull("G_Keys", 0, 0)).code == ResponseCode.SYSTEM_BUSY
 
 
+async def test_pulls_of_one_client_are_refused_while_its_answers_are_unread(
+    grown: Grown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "ANSWERS_BYTES_MAX", 20_000)
+    async with (
+        served(grown.tier, tmp_path / "state") as one,
+        await RemotingClient.connect(one.address) as client,
+        await RemotingClient.connect(one.address) as other,
+    ):
+        wait: dict[str, Any] = {"sysFlag": 6, "suspendTimeoutMillis": 60_000}
+        held = [client.send_pull("A", 0, 1, **wait) for _ in range(60)]
+        await until(lambda: len(one.consuming.held) == 60, Patience("not all are held"))
+        same = other.send_pull("A", 0, 1, **wait)
+        await until(lambda: len(one.consuming.held) == 61, Patience("it is not held"))
+        await grown.put(bytes(3000))
+        assert (await other.answer(same)).code == ResponseCode.SUCCESS
+        codes = [(await client.answer(opaque)).code for opaque in held]
+        assert set(codes) == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+        assert (await client.pull("A", 0, 1)).code == ResponseCode.SUCCESS
+
+
 async def test_a_client_that_reads_nothing_is_sent_no_notification(
     golden: Path, tmp_path: Path
 ) -> None:

@@ -7,12 +7,23 @@ from typing import Protocol
 
 from provider.clock import Clock
 from provider.object_store import Buffer
-from tieredstore.serve.wire.frame import RESPONSE, BadFrame, Command, decode, encode, frame_bytes
+from tieredstore.serve.wire.frame import (
+    RESPONSE,
+    BadFrame,
+    Command,
+    ResponseCode,
+    decode,
+    encode,
+    frame_bytes,
+)
 from tieredstore.serve.wire.request import Answer, Outcome, Request
 
 LOGGER = logging.getLogger("tieredstore.serve")
 UNSENT_BYTES_MAX = 8 << 20
 """Bytes of answers that a client has not read, above which its requests are not read."""
+ANSWERS_BYTES_MAX = 32 << 20
+"""Bytes of answers that a client has not read, above which its waiting requests are refused."""
+TOO_SLOW = "clients read their answers too slowly"
 TURN_BYTES_MAX = 1 << 20
 """Bytes of answers of one turn of the loop, after which the client's next requests wait."""
 READS_MAX = 64
@@ -199,6 +210,8 @@ class Connection(asyncio.Protocol):
         self._resume_if_few()
 
     def _answer(self, request: Request, answer: Answer) -> None:
+        if len(answer.body) and self._unsent > ANSWERS_BYTES_MAX:
+            answer = Answer(ResponseCode.SYSTEM_BUSY, TOO_SLOW)
         answer = self._service.answered(request, answer)
         command = request.command
         if not command.is_one_way and not self.is_closed:
@@ -227,7 +240,7 @@ class Connection(asyncio.Protocol):
         size = sum(map(len, pieces))
         self._out_bytes += size
         self._written += size
-        self._report_unsent()
+        self._grew(size)
 
     def _flush(self) -> None:
         if self._transport is None or self.is_closed or not self._out:
@@ -245,8 +258,11 @@ class Connection(asyncio.Protocol):
         unsent = self._out_bytes
         for transport in (self._transport, self._socket_transport):
             unsent += transport.get_write_buffer_size() if transport is not None else 0
-        self._service.unsent_grew(unsent - self._unsent)
-        self._unsent = unsent
+        self._grew(unsent - self._unsent)
+
+    def _grew(self, more: int) -> None:
+        self._service.unsent_grew(more)
+        self._unsent += more
 
     def upkeep(self, now_s: float) -> None:
         """Drop a client that is silent, or that reads nothing."""
