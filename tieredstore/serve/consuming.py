@@ -1,6 +1,7 @@
 """Requests that read: pulls, bounds, offsets by time, messages by key."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from tieredstore.serve.naming import Naming
 from tieredstore.serve.wire.frame import RequestCode, ResponseCode
 from tieredstore.serve.wire.request import Answer, Outcome, Peer, Processor, Refused, Request
 
+LOGGER = logging.getLogger("tieredstore.serve")
 COMMITS, SUSPENDS, HAS_SUBSCRIPTION = 1, 2, 4
 """Bits of a pull's `sysFlag`."""
 SUSPEND_S_MAX = 60.0
@@ -30,6 +32,10 @@ UNIQUE_KEY_MAX = 32
 QUERIES_MAX = 2
 """Queries by key at once: one may read 256 MiB of messages that no index has."""
 INT32_MAX = 2**31 - 1
+AHEAD_MAX = 100_000
+"""Waits of groups for a tier behind their broker, of which the begin is known."""
+AHEAD_MARGIN_MS = 60_000
+"""Most difference between the clocks of a broker and of this server."""
 CODES: Mapping[FetchStatus, ResponseCode] = {
     FetchStatus.FOUND: ResponseCode.SUCCESS,
     FetchStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -88,6 +94,8 @@ class Consuming:
         self._clock = clock
         self._queries = asyncio.Semaphore(QUERIES_MAX)
         self._is_stopped = False
+        self._ahead: dict[tuple[str, QueueId], tuple[int, int, int]] = {}
+        """Offset of each wait past the end of a queue, its begin in Unix ms, the end seen last."""
         self.held = HeldPulls()
         self.moved = 0
         """Pulls from offsets that the tier does not have, which continue at another one."""
@@ -164,8 +172,11 @@ class Consuming:
         """Answer from memory what is there; else read, or wait for a message."""
         low, high = self._history.bounds(pull.queue)
         # The offsets of a group can be the broker's own, which is ahead of its tier.
-        is_ahead = high < pull.offset <= self._grouping.stored(pull.group, pull.queue)
-        if pull.offset == high or is_ahead:
+        if high < pull.offset <= self._grouping.stored(pull.group, pull.queue):
+            return self._wait_ahead(pull, low, high)
+        if self._ahead:
+            self._ahead.pop((pull.group, pull.queue), None)
+        if pull.offset == high:
             return self._wait(pull, FetchStatus.OFFSET_OVERFLOW_ONE, low, high)
         if pull.subscription is None:
             found = self._history.fetcher.cached_messages(
@@ -174,6 +185,37 @@ class Consuming:
             if found is not None:
                 return self._answered(pull, found)
         return self._read_tier(pull)
+
+    def _wait_ahead(self, pull: Pull, low: int, high: int) -> Outcome:
+        """Hold a pull of a group that is ahead of the tier; look again if the queue has grown."""
+        key = pull.group, pull.queue
+        offset, since_ms, end = self._ahead.get(key, (-1, 0, high))
+        if offset == pull.offset and high != end:
+            return self._reset_ahead(pull, since_ms, low, high)
+        if offset != pull.offset:
+            if len(self._ahead) >= AHEAD_MAX:
+                self._ahead.clear()
+            self._ahead[key] = pull.offset, self._clock.now_ms(), high
+        return self._wait(pull, FetchStatus.OFFSET_OVERFLOW_ONE, low, high)
+
+    async def _reset_ahead(self, pull: Pull, since_ms: int, low: int, high: int) -> Answer | None:
+        """Move a group to the messages that were stored since its wait began, if there are any.
+
+        They are below its offset, so its offset is none of this incarnation of the queue. A broker
+        moves such a group to the end of the queue.
+        """
+        newest_ms = await self._history.time_before(pull.queue, high)
+        if newest_ms <= since_ms + AHEAD_MARGIN_MS:
+            self._ahead[pull.group, pull.queue] = pull.offset, since_ms, high
+            return self._wait(pull, FetchStatus.OFFSET_OVERFLOW_ONE, low, high)
+        offset = await self._history.fetcher.offset_by_time(pull.queue, since_ms, Boundary.LOWER)
+        LOGGER.warning(
+            "the group %s continues in %s at %d: its offset %d is above those of newer messages",
+            pull.group, pull.queue, offset or low, pull.offset,
+        )  # fmt: skip
+        status = FetchStatus.OFFSET_RESET
+        bounds = QueueOffset(low), QueueOffset(high)
+        return self._answered(pull, FetchResult(status, QueueOffset(offset or low), *bounds))
 
     async def _read_tier(self, pull: Pull) -> Answer | None:
         caller = Caller("get_message", pull.queue.topic, pull.group)

@@ -13,6 +13,7 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from provider.clock import SystemClock
@@ -420,6 +421,38 @@ async def test_a_group_whose_broker_is_ahead_of_the_tier_waits_for_it(
         await until(lambda: len(one.consuming.held) == 1, Patience("no pull is held"))
         await grown.put(b"second", b"third", b"fourth")
         assert [m.body for m in decoded((await client.answer(held)).body)] == [b"fourth"]
+
+
+async def test_a_group_is_moved_once_newer_messages_are_below_its_offset(
+    grown: Grown, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seed = tmp_path / "seed.json"
+    seed.write_text('{"offsetTable":{"A@G":{0:30}}}')
+    caplog.set_level(logging.WARNING, "tieredstore.serve")
+    async with (
+        served(grown.tier, tmp_path / "state", seed_path=seed) as one,
+        await RemotingClient.connect(one.address) as client,
+    ):
+        assert (await client.pull("A", 0, 30)).code == ResponseCode.PULL_NOT_FOUND
+        began_ms = SystemClock().now_ms()
+
+        async def pulled(*bodies: bytes, stored_ms: int) -> Command:
+            """A pull once the messages are known."""
+            grown.broker.now_ms = stored_ms
+            await grown.put(*bodies)
+            queue = QueueId("A", 0)
+            end = grown.broker.next_offsets[queue]
+            grown_to = Patience("the messages are not there")
+            await until(lambda: one.history.bounds(queue)[1] == end, grown_to)
+            return await client.pull("A", 0, 30)
+
+        answer = await pulled(b"older", stored_ms=began_ms - 1000)
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        answer = await pulled(b"newer", b"newest", stored_ms=began_ms + 120_000)
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert answer.fields["nextBeginOffset"] == "2"
+    said = "the group G continues in A/0 at 2: its offset 30 is above those of newer messages"
+    assert said in caplog.messages
 
 
 async def test_a_pull_waits_no_longer_than_it_says(grown: Grown, tmp_path: Path) -> None:
