@@ -75,6 +75,8 @@ class Administering:
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system_topics,
             RequestCode.VIEW_BROKER_STATS_DATA: self._unknown_statistics,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producers,
+            RequestCode.GET_ALL_PRODUCER_INFO: self._all_producers,
+            RequestCode.GET_NAMESRV_CONFIG: self._name_server_config,
             RequestCode.GET_BROKER_CONSUME_STATS: self._all_stats,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
@@ -121,7 +123,8 @@ class Administering:
             topic: _topic_config(topic, self._naming.queues(topic))
             for topic in sorted(self._naming.topics())
         }
-        return Answer(body=orjson.dumps({"dataVersion": NO_VERSION, "topicConfigTable": table}))
+        body = {"dataVersion": NO_VERSION, "topicConfigTable": table}
+        return Answer(fields={"totalTopicNum": str(len(table))}, body=orjson.dumps(body))
 
     def _known_groups(self) -> list[str]:
         return sorted(self._offsets.groups().union(self._groups.names()))
@@ -138,7 +141,7 @@ class Administering:
         del request, peer
         table = {group: _group_config(group) for group in self._known_groups()}
         body = {"dataVersion": NO_VERSION, "subscriptionGroupTable": table}
-        return Answer(body=orjson.dumps(body))
+        return Answer(fields={"totalGroupNum": str(len(table))}, body=orjson.dumps(body))
 
     def _broker_config(self, request: Request, peer: Peer) -> Answer:
         del request, peer
@@ -159,6 +162,15 @@ class Administering:
         del peer
         group = request.text("producerGroup")
         raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
+
+    def _all_producers(self, request: Request, peer: Peer) -> Answer:
+        del request, peer
+        return Answer(body=b'{"data":{}}')
+
+    def _name_server_config(self, request: Request, peer: Peer) -> Answer:
+        del request, peer
+        port = self._naming.address.rpartition(":")[2]
+        return Answer(body=f"listenPort={port}\n".encode())
 
     async def _consume_stats(self, request: Request, peer: Peer) -> Answer:
         del peer

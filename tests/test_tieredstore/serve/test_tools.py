@@ -57,11 +57,15 @@ def by_queue(answer: Command) -> dict[int, Any]:
 async def test_topics_and_groups_have_configurations(golden: Path, tmp_path: Path) -> None:
     async with asked(golden, tmp_path) as client:
         await client.beat("c", "G", "G_Keys")
-        body = orjson.loads((await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).body)
+        answer = await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        body = orjson.loads(answer.body)
+        assert answer.fields["totalTopicNum"] == str(len(body["topicConfigTable"]))
         row = body["topicConfigTable"]["G_Keys"]
         assert (row["topicName"], row["readQueueNums"], row["perm"]) == ("G_Keys", 2, 4)
         assert "%RETRY%G" in body["topicConfigTable"]
-        body = orjson.loads((await client.ask(201)).body)
+        answer = await client.ask(201)
+        assert answer.fields == {"totalGroupNum": "1"}
+        body = orjson.loads(answer.body)
         assert body["subscriptionGroupTable"].keys() == {"G"}
         one = orjson.loads((await client.ask(352, group="G")).body)
         assert one == body["subscriptionGroupTable"]["G"]
@@ -75,6 +79,8 @@ async def test_topics_and_groups_have_configurations(golden: Path, tmp_path: Pat
         assert orjson.loads((await client.ask(304)).body) == {"topicList": []}
         answer = await client.ask(315, statsName="a", statsKey="b")
         assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert orjson.loads((await client.ask(328)).body) == {"data": {}}
+        assert (await client.ask(319)).body.startswith(b"listenPort=")
         assert (await client.ask(204, producerGroup="P")).code == ResponseCode.SYSTEM_ERROR
 
 
