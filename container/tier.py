@@ -2,10 +2,11 @@
 
 import asyncio
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from random import Random
+from types import MappingProxyType
 from typing import Self
 
 from container.errors import BytesMissing, Refused
@@ -44,6 +45,10 @@ from provider.object_store import ObjectStore
 from provider.ranges import QueueOffset
 from provider.stores.verified import probe
 
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+TOPICS_OF_ENTRY_MAX = 1000
+"""Records of topics in one journal entry."""
+
 
 class Tier(TierView):
     """Tier of one broker, owned by this process until another owner takes over.
@@ -73,6 +78,8 @@ class Tier(TierView):
         self._new_topics: dict[str, Topic] = {}
         """Topics with an id that the journal may not have accepted yet."""
         self._next_topic_id = 0
+        self._topic_settings: dict[str, str] = {}
+        """Settings for the records of new topics."""
 
     @classmethod
     async def own(
@@ -334,7 +341,12 @@ class Tier(TierView):
             if name not in self._new_topics:
                 topic_id = max(self._next_topic_id, planned.next_topic_id)
                 self._next_topic_id = topic_id + 1
-                self._new_topics[name] = Topic(name, topic_id, updated_ms=self._clock.now_ms())
+                self._new_topics[name] = Topic(
+                    name,
+                    topic_id,
+                    updated_ms=self._clock.now_ms(),
+                    settings=self._topic_settings.get(name, ""),
+                )
             begun.insert(0, PutTopic(self._new_topics[name]))
         return begun
 
@@ -370,23 +382,39 @@ class Tier(TierView):
             plans_max=CUT_PLANS_MAX,
         )
 
-    async def set_retention(self, hours: Mapping[str, int]) -> None:
-        """Publish the retention of topics in hours, for those that the tier has. -1: the default.
+    async def set_topics(
+        self, hours: Mapping[str, int], settings: Mapping[str, str] = NO_SETTINGS
+    ) -> None:
+        """Publish the retention in hours and the settings of topics that the tier has.
 
-        No entry without a change. The values apply from the call on.
+        -1: the default retention. No entry without a change. See `apply_topics`.
 
         Raises:
             Fenced: a newer owner has the tier.
         """
-        self._upkeep.topic_hours.update(hours)
-        now_ms = self._clock.now_ms()
-        changed = [
-            PutTopic(replace(topic, retention_hours=hours[topic.name], updated_ms=now_ms))
-            for topic in self.state.topics.values()
-            if hours.get(topic.name, topic.retention_hours) != topic.retention_hours
-        ]
-        if changed:
+        self.apply_topics(hours, settings)
+        while changed := list(islice(self._changed_topics(hours, settings), TOPICS_OF_ENTRY_MAX)):
             await self._journal.publish(changed)
+
+    def apply_topics(
+        self, hours: Mapping[str, int], settings: Mapping[str, str] = NO_SETTINGS
+    ) -> None:
+        """Apply retentions from now on, and enter settings with topics that are new."""
+        self._upkeep.topic_hours.update(hours)
+        self._topic_settings.update(settings)
+
+    def _changed_topics(
+        self, hours: Mapping[str, int], settings: Mapping[str, str]
+    ) -> Iterator[PutTopic]:
+        now_ms = self._clock.now_ms()
+        for name, topic in self.state.topics.items():
+            text = settings.get(name, topic.settings)
+            if hours.get(name, topic.retention_hours) != topic.retention_hours:
+                yield PutTopic(
+                    replace(topic, retention_hours=hours[name], updated_ms=now_ms, settings=text)
+                )
+            elif text != topic.settings:
+                yield PutTopic(replace(topic, settings=text))
 
     async def cut_queue(self, queue: QueueId, next_offset: QueueOffset, reason: str) -> None:
         """Unpublish the messages of a queue at and above `next_offset`.

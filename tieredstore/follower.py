@@ -35,7 +35,7 @@ from tieredstore.session.replay_position import FollowedMemory
 from tieredstore.session.report import Reporter, log_owned, log_start
 from tieredstore.session.takeover import refuse_living_owner
 from tieredstore.session.tiering import TieringWatch, dispatcher_of, owner_tasks
-from tieredstore.session.topic_retention import topic_hours
+from tieredstore.session.topic_retention import topic_values
 
 SETTLING_LOOKS = 3
 """Polls of `drain` for units that do not count yet."""
@@ -144,7 +144,7 @@ class Follower:
             # Of a log that is read from a replay position on, only the newest topics are seen.
             watch = TieringWatch(hot, tier, dispatcher, clock, knows_topics=not is_known)
             log_owned(tier.state)
-            tasks = await owner_tasks(config, tier, clock, partial(topic_hours, self._store_dir))
+            tasks = await owner_tasks(config, tier, clock, partial(topic_values, self._store_dir))
             tasks += [Reporter(watch.look, clock).run, partial(followed.run, clock)]
             await stack.enter_async_context(running(tasks))
             stack.push_async_callback(tier.close)

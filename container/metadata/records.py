@@ -336,6 +336,8 @@ class Topic:
     retention_hours: int = -1
     """Retention of messages in hours. -1 means the configured default."""
     updated_ms: int = 0
+    settings: str = ""
+    """Other settings, as JSON of its broker's config/topics.json without defaults. "": unknown."""
     extra: Mapping[str, Any] = field(default_factory=lambda: NO_EXTRA)
 
 

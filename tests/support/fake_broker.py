@@ -71,7 +71,9 @@ class FakeBroker:
             f"{len(self.next_offsets)} queues>"
         )
 
-    def create_topic(self, topic: str, attributes: Mapping[str, str] | None = None) -> None:
+    def create_topic(
+        self, topic: str, attributes: Mapping[str, str] | None = None, **settings: object
+    ) -> None:
         """Enter a topic into config/topics.json."""
         self._topics[topic] = {
             "attributes": dict(attributes or {}),
@@ -79,6 +81,7 @@ class FakeBroker:
             "readQueueNums": 4,
             "topicName": topic,
             "writeQueueNums": 4,
+            **settings,
         }
         self._write_topics()
 

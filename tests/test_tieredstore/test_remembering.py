@@ -184,7 +184,7 @@ async def test_a_position_of_a_lost_journal_is_not_believed(
         async with owned(Config.load(settings=named)) as repairing:
             assert repairing.journal.epoch == lost.epoch
             while repairing.state.sequence < lost.sequence:
-                await repairing.set_retention({"T0": repairing.state.sequence})
+                await repairing.set_topics({"T0": repairing.state.sequence})
     assert remembered(tier) == [lost]
     assert await tier_once(broker, tier) == 50
     assert read_from[-1] == 0

@@ -22,7 +22,7 @@ from tieredstore.metrics.families import Moment
 from tieredstore.metrics.summary import Loss, TopicSummary, new_losses, summarize
 from tieredstore.session.report import Look
 from tieredstore.session.takeover import watch_ownership
-from tieredstore.session.topic_retention import keep_topic_times
+from tieredstore.session.topic_retention import TopicValues, keep_topic_values
 
 
 def dispatcher_of(
@@ -48,18 +48,21 @@ def dispatcher_of(
 
 
 async def owner_tasks(
-    config: Config, tier: Tier, clock: Clock, hours: Callable[[], Awaitable[Mapping[str, int]]]
+    config: Config, tier: Tier, clock: Clock, read: Callable[[], Awaitable[TopicValues]]
 ) -> list[Worker]:
-    """Return the background tasks of an owner: journal, upkeep, ownership, topic retention.
+    """Return the background tasks of an owner: journal, upkeep, ownership, values of topics.
 
-    `hours` reads the retention of topics. Nothing expires before it was read once.
+    `read` reads the values of topics. Nothing expires or is tiered before it was called once. A
+    tier where nothing expires keeps no retention but that of the settings.
     """
+
+    async def values() -> TopicValues:
+        found = await read()
+        return found if config.upkeep.expires else found._replace(hours={})
+
+    tier.apply_topics(*await values())
     watch = partial(watch_ownership, tier.journal, clock=clock, interval_s=config.owner_check_s)
-    tasks: list[Worker] = [tier.run, watch]
-    if config.upkeep.expires:
-        tier.upkeep.topic_hours.update(await hours())
-        tasks.append(partial(keep_topic_times, hours, tier, clock))
-    return tasks
+    return [tier.run, watch, partial(keep_topic_values, values, tier, clock)]
 
 
 class TieringWatch:

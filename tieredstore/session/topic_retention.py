@@ -1,4 +1,4 @@
-"""Retention of each topic in the tier, from its broker's `config/topics.json`."""
+"""Retention and settings of each topic in the tier, from its broker's `config/topics.json`."""
 
 import asyncio
 import json
@@ -6,14 +6,19 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from container.metadata.records import Topic
 from container.tier import Tier
 from provider.clock import Clock
 from provider.errors import Unavailable
 from tieredstore.following.directory.layout import TOPICS, read_topic_table
-from tieredstore.hot.log.topics import RESERVE_TIME, ConfirmedTime, confirmed_times
+from tieredstore.hot.log.topics import (
+    RESERVE_TIME,
+    ConfirmedTime,
+    confirmed_times,
+    kept_settings,
+)
 
 LOGGER = logging.getLogger("tieredstore.store")
 LOOK_S = 60.0
@@ -32,12 +37,26 @@ def hours_of(table: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
     return found
 
 
-async def topic_hours(root: Path) -> dict[str, int]:
-    """Return the hours by topic in the table of the store `root`; empty if it cannot be read."""
-    return hours_of(await asyncio.to_thread(read_topic_table, root))
+class TopicValues(NamedTuple):
+    """Values of topics for the tier, by topic."""
+
+    hours: Mapping[str, int]
+    settings: Mapping[str, str]
+    """As `kept_settings`."""
 
 
-class OwnTopicTimes:
+def values_of(table: Mapping[str, Mapping[str, Any]]) -> TopicValues:
+    """Return the values of the topics in a table. Pure."""
+    settings = {topic: kept_settings(row) for topic, row in table.items()}
+    return TopicValues(hours_of(table), {topic: text for topic, text in settings.items() if text})
+
+
+async def topic_values(root: Path) -> TopicValues:
+    """Return the values of the topics of the store `root`; none if they cannot be read."""
+    return await asyncio.to_thread(lambda: values_of(read_topic_table(root)))
+
+
+class OwnTopicValues:
     """Retention of the topics of a store of our own.
 
     `config/topics.json` has no checksum. A time that is shorter than the tier's is not applied
@@ -51,15 +70,16 @@ class OwnTopicTimes:
         """Times that were not applied, and were logged."""
 
     def __repr__(self) -> str:
-        return f"<OwnTopicTimes of {self._root}>"
+        return f"<OwnTopicValues of {self._root}>"
 
-    async def hours(self) -> dict[str, int]:
-        """Return the hours by topic; empty if the file cannot be read. Logs what is not applied."""
+    async def read(self) -> TopicValues:
+        """Return the values to apply; none if the file cannot be read. Logs what is not applied."""
         document = await asyncio.to_thread(_own_document, self._root)
         confirmed, topics = confirmed_times(document), self._tier.state.topics
         default = self._tier.upkeep.options.retention_hours
-        found = hours_of(document.get("topicConfigTable", {}))
-        for topic, hours in found.items():
+        read = values_of(document.get("topicConfigTable", {}))
+        found = dict(read.hours)
+        for topic, hours in read.hours.items():
             kept = kept_hours(hours, confirmed.get(topic), topics.get(topic), default)
             if kept != hours and self._logged.get(topic) != hours:
                 self._logged[topic] = hours
@@ -74,7 +94,7 @@ class OwnTopicTimes:
                     kept,
                 )
             found[topic] = kept
-        return found
+        return TopicValues(found, read.settings)
 
 
 def kept_hours(
@@ -111,16 +131,16 @@ def _own_document(root: Path) -> dict[str, Any]:
     return found if is_table else {}
 
 
-async def keep_topic_times(
-    read: Callable[[], Awaitable[Mapping[str, int]]], tier: Tier, clock: Clock
+async def keep_topic_values(
+    read: Callable[[], Awaitable[TopicValues]], tier: Tier, clock: Clock
 ) -> None:
-    """Publish the hours by topic that `read` returns, now and after each change, until cancelled.
+    """Publish the values that `read` returns, now and after each change, until cancelled.
 
     Raises:
         Fenced: a newer owner has the tier.
     """
     while True:
-        hours = await read()
+        values = await read()
         with suppress(Unavailable):  # the next round retries
-            await tier.set_retention(hours)
+            await tier.set_topics(*values)
         await clock.sleep(LOOK_S)

@@ -52,7 +52,7 @@ from tieredstore.session.owner import open_owner, refuse_overlap
 from tieredstore.session.reader import open_reader
 from tieredstore.session.takeover import refuse_living_owner
 from tieredstore.session.tiering import TieringWatch, dispatcher_of, owner_tasks
-from tieredstore.session.topic_retention import OwnTopicTimes
+from tieredstore.session.topic_retention import OwnTopicValues
 from tieredstore.store.levels import Span
 
 LOGGER = logging.getLogger("tieredstore.store")
@@ -268,7 +268,7 @@ class ColdSide:
         """Begin paused. `agreed`: the tier's state of queues already compared with the hot log."""
         self.feed = feed
         self.tier = tier
-        self.topic_times = OwnTopicTimes(log.root, tier)
+        self.topic_values = OwnTopicValues(log.root, tier)
         self.fetcher = TieredMessageFetcher(tier, options=config.fetcher, clock=clock)
         self.dispatcher = dispatcher_of(config, feed, tier, clock, agreed)
         self._log = log
@@ -543,7 +543,7 @@ async def open_cold_side(
             agreed = await continue_at_tier(log, feed, tier, compared_messages=newest)
         cold = ColdSide(log, feed, tier, config, clock, agreed=agreed)
         await stack.enter_async_context(cold.fetcher)
-        tasks = await owner_tasks(config, tier, clock, cold.topic_times.hours)
+        tasks = await owner_tasks(config, tier, clock, cold.topic_values.read)
         tasks += [cold.dispatch_forever, partial(cold.report_outages, clock)]
         await stack.enter_async_context(running(tasks))
         stack.push_async_callback(tier.close)

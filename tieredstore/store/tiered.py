@@ -601,7 +601,7 @@ class TieredMessageStore(TopicCalls):
         await self._local.set_retention(topic, hours)
         if self.cold is not None and self._config.upkeep.expires:
             with suppress(Unavailable):  # the next poll of the file tries again
-                await self.cold.tier.set_retention(await self.cold.topic_times.hours())
+                await self.cold.tier.set_topics(*await self.cold.topic_values.read())
 
     async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
         """Delete all topics but those in `retained` and system topics; as `delete_topics`."""

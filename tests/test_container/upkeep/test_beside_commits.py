@@ -109,7 +109,7 @@ async def test_counting_goes_on_where_manifests_of_own_files_expire_beside_offlo
     async with world.owned() as tier:
         tier.journal.subscribe(lambda changes: counted.extend(c.parts_counted for c in changes))
         await put_each_minute(tier, world.clock, 1, brief, long)
-        await tier.set_retention({brief.topic: 1})
+        await tier.set_topics({brief.topic: 1})
         for _ in range(3):
             await put_each_minute(tier, world.clock, 240, brief, long)
             await world.pass_time(400)

@@ -168,7 +168,7 @@ async def test_a_topic_has_a_time_of_its_own() -> None:
     world = OwnedWorld(OPTIONS, EXPIRING)
     async with world.owned() as tier:
         await put_each_minute(tier, world.clock, 20, QUEUE, OTHER)
-        await tier.set_retention({OTHER.topic: 3, "Nobody": 9})
+        await tier.set_topics({OTHER.topic: 3, "Nobody": 9})
         await world.pass_time(2 * 3600)
         assert await readable(world) == []
         assert await readable(world, OTHER) == list(range(20))

@@ -3,13 +3,14 @@
 import os
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from tests.support.hot_store import appender_at, contents, new_message, put
-from tieredstore.hot.log.topics import TopicsFile
+from tieredstore.hot.log.topics import TopicsFile, kept_settings, row_of
 
 QUEUES = [QueueId("Orders", 0), QueueId("Orders", 6), QueueId("Refunds", 0)]
 
@@ -56,3 +57,40 @@ def without_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     """No power failure here."""
     monkeypatch.setattr(os, "fsync", lambda _fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
+
+
+ROW = {"readQueueNums": 8, "writeQueueNums": 4}
+
+
+@pytest.mark.parametrize(
+    ("row", "kept"),
+    [
+        (ROW, '{"readQueueNums":8,"writeQueueNums":4}'),
+        ({**ROW, "perm": 6, "order": False, "attributes": {}, "topicName": "T", "x": 1}, None),
+        ({**ROW, "attributes": None, "order": 1, "perm": True, "topicSysFlag": "0"}, None),
+        ({**ROW, "attributes": {"a": 1}}, None),
+        (
+            {**ROW, "perm": 2, "attributes": {"a": "b"}},
+            '{"attributes":{"a":"b"},"perm":2,"readQueueNums":8,"writeQueueNums":4}',
+        ),
+        ({**ROW, "attributes": {"a": "b" * 5000}}, ""),
+        ({**ROW, "readQueueNums": 1 << 31}, ""),
+        ({**ROW, "readQueueNums": -1}, ""),
+        ({"writeQueueNums": 4}, ""),
+        ({}, ""),
+    ],
+)
+def test_settings_that_the_tier_keeps(row: dict[str, Any], kept: str | None) -> None:
+    if kept is None:
+        kept = kept_settings(ROW)
+    assert kept_settings(row) == kept
+    back = row_of("T", kept)
+    assert (back is None) == (not kept)
+    if back is not None:
+        assert kept_settings(back) == kept
+        assert back["topicName"] == "T"
+
+
+@pytest.mark.parametrize("settings", ["", "{", "[]", "7", "[" * 9999, '{"perm":6}'])
+def test_settings_that_no_broker_had_are_unknown(settings: str) -> None:
+    assert row_of("T", settings) is None

@@ -15,7 +15,7 @@ from tests.support.hot_store import SMALL, appender_at, new_message, put
 from tieredstore import LocalMessageStore, NewMessage
 from tieredstore.cli.main import cli
 from tieredstore.hot.log.topics import ConfirmedTime
-from tieredstore.session.topic_retention import kept_hours, topic_hours
+from tieredstore.session.topic_retention import kept_hours, topic_values
 from tieredstore.store.plugins import PluggedStore
 from tieredstore.store.tiered import TieredMessageStore
 
@@ -100,7 +100,7 @@ async def test_a_call_sets_it_for_the_tier_at_once_and_takes_it_back(tmp_path: P
         tier = store.cold.tier
         await store.set_retention("Ledger", 8760)
         assert tier.state.topics["Ledger"].retention_hours == 8760
-        assert (await topic_hours(tmp_path / "hot"))["Ledger"] == 8760
+        assert (await topic_values(tmp_path / "hot")).hours["Ledger"] == 8760
         await store.put_message(NewMessage("Another", 0, b"x"))
         assert attributes(tmp_path / "hot", "Ledger") == {"reserve.time": "8760"}
         await store.set_retention("Ledger", None)
@@ -172,7 +172,7 @@ async def test_a_wrong_digit_deletes_nothing_until_it_is_confirmed(
         assert store.cold is not None
         await store.cold.tier_now()
         tier = store.cold.tier
-        await tier.set_retention(await store.cold.topic_times.hours())
+        await tier.set_topics(*await store.cold.topic_values.read())
         return tier.upkeep.topic_hours["Ledger"], tier.state.topics["Ledger"].retention_hours
 
     def rot(right: bytes, wrong: bytes) -> None:
@@ -214,8 +214,8 @@ async def test_a_file_that_is_lost_or_cannot_be_read_changes_no_time(tmp_path: P
         await store.set_retention("Ledger", 8760)  # the backup has 24, which was confirmed
         for harm in (lambda path: path.write_bytes(b"{"), lambda path: path.unlink()):
             harm(topics_file(tmp_path / "hot"))
-            assert await store.cold.topic_times.hours() == {}
+            assert await store.cold.topic_values.read() == ({}, {})
     async with opened(tmp_path) as store:
         assert store.cold is not None
         await store.put_message(NewMessage("Another", 0, b"x"))
-        assert (await store.cold.topic_times.hours())["Ledger"] == 8760
+        assert (await store.cold.topic_values.read()).hours["Ledger"] == 8760

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tieredstore.config.effective import Config
     from tieredstore.offline.jobs.restore_store import GroupMessages, RestoreReport
 
-QUEUES_LISTED_MAX = 40
+QUEUES_LISTED_MAX, TOPICS_LISTED_MAX = 40, 10
 
 
 @click.command("restore")
@@ -69,8 +69,8 @@ QUEUES_LISTED_MAX = 40
     type=GIVEN_PATH,
     metavar="FILE",
     help="Settings of topics, a broker's topics.json from a backup: permissions, numbers of "
-    "queues where the tier has no more, and attributes; reserve.time is the tier's. Default: as "
-    "many queues as have messages.",
+    "queues where the tier has no more, and attributes; reserve.time is the tier's. Default, and "
+    "for other topics: the settings that the tier has.",
 )
 @click.option(
     "--processes",
@@ -182,6 +182,14 @@ def _print(report: "RestoreReport", directory: Path) -> None:
             click.echo(f"and {len(short) - QUEUES_LISTED_MAX:,} more; --json lists all")
     if report.deleted:
         click.echo(f"deleted topics are left out: {', '.join(report.deleted)}")
+    if report.guessed:
+        more = f" and {len(report.guessed) - TOPICS_LISTED_MAX:,} more"
+        click.echo(
+            f"the tier has no settings of {', '.join(report.guessed[:TOPICS_LISTED_MAX])}"
+            f"{more if len(report.guessed) > TOPICS_LISTED_MAX else ''}: permission 6, and as many "
+            "queues as have messages, are a guess: restore again with --topics-json FILE of a "
+            "backup, or set them with `mqadmin updateTopic`"
+        )
     for (group, topic), count in _by_group(report.offsets.beyond):
         click.echo(
             f"{group} had consumed {counted(count, 'message')} of {topic} that "

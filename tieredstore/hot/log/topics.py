@@ -18,6 +18,18 @@ RESERVE_TIME = "reserve.time"
 CONFIRMED = "confirmedReserveTimes"
 """Extension of the file: retentions that a command or a program set, each with a checksum."""
 
+DEFAULTS: Mapping[str, object] = {
+    "attributes": {},
+    "order": False,
+    "perm": 6,
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": 0,
+}
+WIDTHS = ("readQueueNums", "writeQueueNums")
+QUEUES_MAX = (1 << 31) - 1
+SETTINGS_CHARACTERS_MAX = 4096
+"""Length of the kept settings of a topic. The attributes of a broker have some hundred."""
+
 
 class ConfirmedTime(NamedTuple):
     """Retention of a topic that a command or a program set."""
@@ -47,6 +59,50 @@ def _checksum(topic: str, time: ConfirmedTime) -> str:
     return f"{crc32c(f'{time.hours} {time.at_ms} {topic}'.encode()):08x}"
 
 
+def kept_settings(row: Mapping[str, Any]) -> str:
+    """Return the settings of a topic as the tier keeps them; "" if there are none. Pure.
+
+    JSON of the file's row without defaults.
+    """
+    known = _known_settings(row)
+    text = json.dumps(
+        {key: value for key, value in sorted(known.items()) if value != DEFAULTS.get(key)},
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+    return text if known.keys() >= set(WIDTHS) and len(text) <= SETTINGS_CHARACTERS_MAX else ""
+
+
+def row_of(topic: str, settings: str) -> dict[str, Any] | None:
+    """Return the file's row of a topic with these kept settings; None if they are unknown. Pure."""
+    try:
+        found: object = json.loads(settings)
+    except (ValueError, RecursionError):
+        return None
+    known = _known_settings(cast("dict[str, Any]", found) if isinstance(found, dict) else {})
+    return {**_default_row(topic), **known} if known.keys() >= set(WIDTHS) else None
+
+
+def _known_settings(row: Mapping[str, Any]) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        key: value
+        for key, default in DEFAULTS.items()
+        if type(value := row.get(key)) is type(default)
+    }
+    known |= {
+        key: value
+        for key in WIDTHS
+        if type(value := row.get(key)) is int and 0 <= value <= QUEUES_MAX
+    }
+    attributes = known.get("attributes", {})
+    texts = {key: value for key, value in attributes.items() if isinstance(value, str)}
+    return {**known, "attributes": texts}
+
+
+def _default_row(topic: str) -> dict[str, Any]:
+    return {**DEFAULTS, "attributes": {}, "topicName": topic}
+
+
 def with_queues(document: dict[str, Any], queues: Iterable[QueueId], queues_min: int) -> bool:
     """Add the topics of `queues`, with as many queues as they need.
 
@@ -58,18 +114,9 @@ def with_queues(document: dict[str, Any], queues: Iterable[QueueId], queues_min:
     for topic, queue_id in queues:
         config = table.get(topic)
         if config is None:
-            config = table[topic] = {
-                "attributes": {},
-                "order": False,
-                "perm": 6,
-                "readQueueNums": queues_min,
-                "topicFilterType": "SINGLE_TAG",
-                "topicName": topic,
-                "topicSysFlag": 0,
-                "writeQueueNums": queues_min,
-            }
+            config = table[topic] = _default_row(topic) | dict.fromkeys(WIDTHS, queues_min)
             changed = True
-        for key in ("readQueueNums", "writeQueueNums"):
+        for key in WIDTHS:
             if config.get(key, 0) <= queue_id:
                 config[key] = queue_id + 1
                 changed = True

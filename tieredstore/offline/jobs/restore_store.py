@@ -44,7 +44,7 @@ from tieredstore.hot.log.consume_queues import FILLER
 from tieredstore.hot.log.directory import StoreIdentity, write_identity
 from tieredstore.hot.log.durable_ends import Checkpoint
 from tieredstore.hot.log.files import replace_file, sync_directories
-from tieredstore.hot.log.topics import CONFIRMED, RESERVE_TIME, with_queues
+from tieredstore.hot.log.topics import CONFIRMED, RESERVE_TIME, row_of, with_queues
 from tieredstore.offline.jobs.engine import Engine, Piece
 from tieredstore.offline.jobs.repair_plan import Progress
 from tieredstore.offline.jobs.restore_group import (
@@ -141,6 +141,23 @@ class RestorePlan:
         units = sum(one.end - _filled_from(one, self.queue_file_bytes) for one in self.queues)
         return sum(one.bytes for one in self.groups) + units * UNIT_BYTES
 
+    def rows_in_tier(self) -> dict[str, dict[str, Any]]:
+        """Return the settings that the tier has, in the form of `topics.json`, by topic."""
+        rows = {one.topic: self._row_in_tier(one.topic) for one in self.queues}
+        return {topic: row for topic, row in rows.items() if row is not None}
+
+    def reserve_time(self, topic: str) -> str | None:
+        """Return the retention of a topic in the tier; None for the default."""
+        known = self.tier.state.topics.get(topic)
+        if known is not None and known.retention_hours > 0:
+            return str(known.retention_hours)
+        row = self._row_in_tier(topic)
+        return None if row is None else row["attributes"].get(RESERVE_TIME)
+
+    def _row_in_tier(self, topic: str) -> dict[str, Any] | None:
+        known = self.tier.state.topics.get(topic)
+        return None if known is None else row_of(topic, known.settings)
+
 
 class GroupMessages(NamedTuple):
     """Number of messages of a queue that one consumer group does not get from the directory."""
@@ -179,6 +196,8 @@ class RestoreReport:
     """Store time of the newest message; 0: there is none."""
     deleted: Sequence[str]
     offsets: GroupOffsets
+    guessed: Sequence[str]
+    """Topics with as many queues as have messages, because their settings are known nowhere."""
 
     @property
     def is_whole(self) -> bool:
@@ -193,6 +212,7 @@ class RestoreReport:
             **{name: getattr(self, name) for name in named},
             "consumed_and_lost": [one._asdict() for one in self.offsets.beyond],
             "passed_over": [one._asdict() for one in self.offsets.before],
+            "guessed_topics": list(self.guessed),
         }
 
 
@@ -338,7 +358,7 @@ def restore_store(
 
     A run that was ended is continued, if the tier has not changed since. `offsets` are those of
     consumer groups, by `topic@group` and queue. `topics` is a broker's `topics.json`, whose
-    settings are kept, but for retentions.
+    settings are kept in place of the tier's, but for retentions.
 
     Raises:
         ConfigError: the directory is not empty or lies in the tier, or a file of its CommitLog is
@@ -367,6 +387,7 @@ def restore_store(
             _write_topics(found, root, topics or {}, (clock or SystemClock()).now_ms())
         ledger.end()
     broker = found.tier.state.broker
+    settled = {*found.rows_in_tier(), *(topics or {}).get("topicConfigTable", {})}
     return RestoreReport(
         broker.cluster,
         broker.name,
@@ -378,6 +399,7 @@ def restore_store(
         found.newest_ms,
         found.deleted,
         groups,
+        sorted({one.topic for one in found.queues} - settled),
     )
 
 
@@ -615,9 +637,11 @@ def _write_rest(found: RestorePlan, root: Path, offsets: Mapping[str, Mapping[in
 def _write_topics(found: RestorePlan, root: Path, given: Mapping[str, Any], now_ms: int) -> None:
     """Write the topics: the given ones but deleted ones, with the tier's queues and retentions.
 
-    An older retention from a backup would delete messages of the tier.
+    Settings of other topics are the tier's. An older retention from a backup would delete messages
+    of the tier.
     """
-    table = {
+    table = found.rows_in_tier()
+    table |= {
         topic: dict(row)
         for topic, row in given.get("topicConfigTable", {}).items()
         if topic not in found.deleted
@@ -628,12 +652,11 @@ def _write_topics(found: RestorePlan, root: Path, given: Mapping[str, Any], now_
     document.pop(CONFIRMED, None)
     with_queues(document, [QueueId(one.topic, one.queue_id) for one in found.queues], 1)
     for topic, row in table.items():
-        known = found.tier.state.topics.get(topic)
         attributes = row.get("attributes")
         kept = dict(cast("dict[str, Any]", attributes)) if isinstance(attributes, dict) else {}
         kept.pop(RESERVE_TIME, None)
-        if known is not None and known.retention_hours > 0:
-            kept[RESERVE_TIME] = str(known.retention_hours)
+        if time := found.reserve_time(topic):
+            kept[RESERVE_TIME] = time
         if attributes or kept:
             row["attributes"] = kept
     replace_file(root / TOPICS, json.dumps(document, ensure_ascii=False, indent="\t").encode())

@@ -1,0 +1,233 @@
+"""A restore that ends early: no store is there before the end, and the next run completes it."""
+
+import errno
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from container.errors import InUse
+from provider.errors import Denied, Unavailable
+from tests.support.cli import run
+from tests.support.fake_broker import FakeBroker
+from tests.support.hot_store import appender_at
+from tests.support.restored import OPTIONS, A, broker, files, restored, small_groups, tier
+from tieredstore.config.sources import ConfigError
+from tieredstore.following.directory.log_directories import open_layout
+from tieredstore.following.options import HotLogOptions
+from tieredstore.offline.jobs import restore_store as job
+from tieredstore.offline.jobs.engine import OneProcess, Piece
+from tieredstore.offline.jobs.restore_store import Ledger
+
+__all__ = ["broker", "small_groups", "tier"]  # fixtures
+
+
+class Ending(OneProcess):
+    """An engine whose process is killed after some items."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def map_group(self, items: Sequence[Any], *words: Any, **more: Any) -> list[Piece]:
+        super().map_group(items[: self.count], *words, **more)
+        raise KeyboardInterrupt
+
+
+def test_an_ended_run_is_no_store_and_the_next_one_completes_it(
+    tier: list[str], tmp_path: Path
+) -> None:
+    restored(tier, whole := tmp_path / "whole")
+    root = tmp_path / "restored"
+    for count in (0, 2, 1):
+        with pytest.raises(KeyboardInterrupt):
+            restored(tier, root, engine=Ending(count))
+        with pytest.raises(Denied, match="restore"):
+            open_layout(root, HotLogOptions())
+        with pytest.raises(Denied, match="restore"), appender_at(root, OPTIONS):
+            pass
+        marker = root / "commitlog" / f"{0:020}"
+        assert 0 < marker.stat().st_size != OPTIONS.commit_log_bytes, "a Java broker starts"
+    report = restored(tier, root)
+    assert report.groups_before == 3
+    assert files(root) == files(whole)
+    with pytest.raises(ConfigError, match="not empty"):
+        restored(tier, root)
+
+
+@pytest.mark.parametrize("name", ["fsync", "ftruncate", "unlink", "pwritev", "mkdir", "replace"])
+def test_a_run_that_ends_at_any_call_is_completed(
+    name: str, tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored(tier, whole := tmp_path / "whole")
+    called = getattr(os, name)
+    for number in range(1000):
+        left = number * 3
+
+        def failing(*arguments: Any, **more: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                raise KeyboardInterrupt
+            return called(*arguments, **more)
+
+        root = tmp_path / f"restored-{number}"
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, failing)
+            try:
+                restored(tier, root)
+            except KeyboardInterrupt:
+                assert (
+                    not root.exists() or list(root.iterdir()) == [] or (root / "restoring").exists()
+                )
+            else:
+                assert files(root) == files(whole)
+                break
+        restored(tier, root)
+        assert files(root) == files(whole)
+        shutil.rmtree(root)
+
+
+def test_a_changed_tier_begins_the_directory_again(
+    tier: list[str], broker: FakeBroker, tmp_path: Path
+) -> None:
+    root = tmp_path / "restored"
+    with pytest.raises(KeyboardInterrupt):
+        restored(tier, root, engine=Ending(2))
+    broker.put(*A, b"one more")
+    run(*tier, "tier", broker.directory)
+    report = restored(tier, root)
+    assert (report.groups_before, report.messages) == (0, 226)
+
+
+def test_one_process_restores_into_a_directory(tier: list[str], tmp_path: Path) -> None:
+    with Ledger(root := tmp_path / "restored"), pytest.raises(InUse, match="another process"):
+        restored(tier, root)
+    assert restored(tier, root).messages == 225
+
+
+def test_what_cannot_be_restored_is_refused_with_the_reason(
+    tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "file").write_text("")
+    assert "is not empty" in run(*tier, "restore", other, status=2).err
+    said = run(*tier, "restore", tmp_path / "new", "--topic", "None", status=2).err
+    assert "no topic None" in said
+    small = [*tier, "-D", "mappedFileSizeCommitLog=1024"]
+    assert "make it larger" in run(*small, "restore", tmp_path / "small", status=2).err
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "dangling"):
+        place = other / "file" if name == "file" else tmp_path / name
+        assert "is no directory" in run(*tier, "restore", place, status=2).err
+    inside = tmp_path / "tier" / "restored"
+    assert "lie inside one another" in run(*tier, "restore", inside, status=2).err
+    assert not inside.exists()
+    monkeypatch.setattr(job, "SPARE_BYTES", 1 << 60)
+    with pytest.raises(Unavailable, match="bytes free"):
+        restored(tier, tmp_path / "full")
+
+
+def test_a_directory_with_a_file_of_the_ledgers_name_is_not_emptied(
+    tier: list[str], tmp_path: Path
+) -> None:
+    root = tmp_path / "other"
+    (root / "commitlog").mkdir(parents=True)
+    (root / "restoring").write_text("")
+    log = root / "commitlog" / f"{0:020}.log"
+    log.write_text("messages")
+    with pytest.raises(ConfigError, match="not empty"):
+        restored(tier, root)
+    assert log.read_text() == "messages"
+    log.unlink()
+    assert restored(tier, root).messages == 225
+
+
+def test_a_line_of_the_ledger_that_a_full_disk_cut_off_counts_for_nothing(
+    tier: list[str], tmp_path: Path
+) -> None:
+    restored(tier, whole := tmp_path / "whole")
+    root = tmp_path / "restored"
+    with pytest.raises(KeyboardInterrupt):
+        restored(tier, root, engine=Ending(1))
+    with (root / "restoring").open("ab") as ledger:
+        ledger.write(b"1")
+    with pytest.raises(KeyboardInterrupt):
+        restored(tier, root, engine=Ending(1))
+    assert restored(tier, root).groups_before == 1
+    assert files(root) == files(whole)
+
+
+def test_a_disk_that_is_full_in_the_middle_is_one_sentence_and_the_next_run_continues(
+    tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored(tier, whole := tmp_path / "whole")
+    written, left = os.pwritev, 2
+
+    def failing(*arguments: Any) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(*arguments)
+
+    root = tmp_path / "restored"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", failing)
+        said = run(*tier, "restore", root, "--processes", "1", status=None)
+    assert said.status == 3
+    assert "the file system is full" in said.err
+    assert said.err.count("\n") == 1
+    assert restored(tier, root).groups_before == 2
+    assert files(root) == files(whole)
+
+
+def test_a_file_that_cannot_be_synced_begins_the_directory_again(
+    tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel reports a write that is lost once, and the next descriptor syncs without error."""
+    restored(tier, whole := tmp_path / "whole")
+    root, called = tmp_path / "restored", os.fsync
+
+    def failing(fd: int) -> None:
+        if "consumequeue" in Path(f"/proc/self/fd/{fd}").readlink().parts:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        called(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            restored(tier, root)
+    for path in (root / "commitlog").glob("*[1-9]*"):
+        path.write_bytes(bytes(path.stat().st_size))
+    assert restored(tier, root).groups_before == 0
+    assert files(root) == files(whole)
+
+
+def test_the_ledger_is_not_durable_before_the_file_without_which_it_is_complete(
+    tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, called = tmp_path / "restored", os.fsync
+    durable: list[str] = []
+
+    def noting(fd: int) -> None:
+        durable.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        called(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", noting)
+        restored(tier, root)
+    assert {"restored", "commitlog"} <= set(durable[: durable.index("restoring")])
+
+
+def test_a_boot_without_a_name_is_not_the_same_one(
+    tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "boot_id", lambda: "")
+    root = tmp_path / "restored"
+    with pytest.raises(KeyboardInterrupt):
+        restored(tier, root, engine=Ending(2))
+    assert restored(tier, root).groups_before == 0
