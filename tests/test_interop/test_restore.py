@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.http import free_port
 from tests.support.patience import HANGS_AFTER_S
+from tests.support.restored import topics_of
 from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
 from tests.test_interop.client_view import by_queue, comparable, json_lines, read_all
 from tests.test_interop.test_follow_real_broker import (
@@ -30,6 +31,7 @@ from tests.test_interop.test_java_plugin import (
     TOPIC,
     Serve,
     connected,
+    make_topic,
     plugged_in,
     produce,
     pulled,
@@ -42,6 +44,7 @@ pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 
 KEYED = f"{PREFIX}Keys"
 KEYS = ("k3", "k7", "k-17")
+WIDE = "Wide"
 
 
 def seen(client: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
@@ -123,8 +126,7 @@ def test_a_consumer_reads_what_was_not_restored_through_the_plug_in(
         broker.broker.start()
         with Serve(ours, tmp_path, port).running():
             found = broker.run("Consume", *group, str(len(before)), consume_first="true")
-            ways = re.findall(r"^(\d+) (\d+) (\d+)$", found, re.MULTILINE)
-            assert {(int(q), int(at)): int(n) for q, at, n in ways} == dict.fromkeys(before, 1)
+            assert places(found) == dict.fromkeys(before, 1)
             assert asyncio.run(goes_on(broker)) == (before, [MESSAGES, MESSAGES])
         with ours.following(store, tmp_path / "follow.log") as follower:
             ours.wait_for({queue: end + 1 for queue, end in ENDS.items()}, follower)
@@ -140,3 +142,43 @@ async def goes_on(broker: RunningBroker) -> tuple[dict[tuple[int, int], bytes], 
     async with connected(broker) as client:
         found = await pulled(client)
         return found, [await send(client, TOPIC, queue, b"new") for queue in range(QUEUES)]
+
+
+def test_a_group_goes_on_at_its_offset_and_topics_keep_their_queues(
+    rocketmq: BrokerInstall, tmp_path: Path
+) -> None:
+    store, kept = tmp_path / "store", tmp_path / "consumerOffset.json"
+    group = ("CG_kept", TOPIC, "*", "concurrently", "1")
+    with RunningBroker(rocketmq, tmp_path, store, SMALL_SEGMENTS) as broker:
+        ours = Tieredstore(broker.conf_path, tmp_path / "tier")
+        before = asyncio.run(produce(broker))
+        found = broker.run("Consume", *group, str(len(before)), consume_first="true")
+        assert places(found) == dict.fromkeys(before, 1)
+        new = asyncio.run(sends_more(broker, 50))
+        broker.broker.stop()
+        shutil.copy(store / "config" / "consumerOffset.json", kept)
+        rows = topics_of(store)
+        ours.run("tier", str(store))
+        shutil.rmtree(store)
+        said = ours.run("restore", str(store), "--offsets", str(kept))
+        assert "passes over" not in said
+        assert "a guess" not in said
+        assert {topic: rows[topic] for topic in (TOPIC, WIDE)} == topics_of(store)
+        broker.broker.start()
+        found = broker.run("Consume", *group, str(len(new)), consume_first="true")
+        assert places(found) == dict.fromkeys(new, 1)
+
+
+async def sends_more(broker: RunningBroker, messages: int) -> list[tuple[int, int]]:
+    """Sends messages to the topic, and one to a topic of many queues; places of the first."""
+    async with connected(broker) as client:
+        await make_topic(client, WIDE, 9)
+        await send(client, WIDE, 0, b"alone")
+        queues = [number % QUEUES for number in range(messages)]
+        return [(queue, await send(client, TOPIC, queue, b"new")) for queue in queues]
+
+
+def places(consumed: str) -> dict[tuple[int, int], int]:
+    """How often each message came, by queue and offset."""
+    found = re.findall(r"^(\d+) (\d+) (\d+)$", consumed, re.MULTILINE)
+    return {(int(queue), int(offset)): int(often) for queue, offset, often in found}
