@@ -25,6 +25,8 @@ SOURCES = Path(__file__).parents[1] / "rocketmq"
 PLUGIN = Path(__file__).parents[2] / "rocketmq-plugin"
 PLUGIN_JAR = "tieredstore-rocketmq-plugin.jar"
 HARNESS_JAR = "tieredstore-harness.jar"
+CLIENT_POM, CLIENT_PROGRAMS = "client.xml", ("Member.java",)
+"""What is needed of a RocketMQ of which the client alone is used, and the programs for it."""
 VERSION = re.compile(r"(?<=<rocketmq.version>)(.+)(?=</rocketmq.version>)")
 PORTS = range(20_000, 32_000, 8)  # below the range that Linux gives to outgoing connections
 JAVA_OPENS = (
@@ -59,16 +61,25 @@ class BrokerInstall:
         Cost: about 15 s and 95 MB the first time, nothing later.
         Raises: JavaMissing where `java`, `javac` or `mvn` is missing, or the jars are out of reach.
         """
+        return cls._made(SOURCES / "pom.xml", rocketmq_version(), cache)
+
+    @classmethod
+    def fetched_client(cls, version: str) -> Self:
+        """As `fetched`: the client of another version, and the programs that need no more."""
+        return cls._made(SOURCES / CLIENT_POM, version, None)
+
+    @classmethod
+    def _made(cls, pom: Path, version: str, cache: Path | None) -> Self:
         missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
         if missing:
             raise JavaMissing(f"A real broker needs {' and '.join(missing)} on the PATH.")
-        root = (cache or cache_directory()) / f"rocketmq-{rocketmq_version()}"
+        root = (cache or cache_directory()) / f"rocketmq-{version}"
         root.mkdir(parents=True, exist_ok=True)
         with locked(root / "lock"):
-            library = root / f"lib-{digest(SOURCES / 'pom.xml')[:8]}"
+            library = root / f"lib-{digest(pom)[:8]}"
             if not library.is_dir():
-                fetch(library)
-            compile_programs(library)
+                fetch(library, pom, version)
+            compile_programs(library, is_client=pom.name == CLIENT_POM)
         return cls(library)
 
     def java(
@@ -118,11 +129,11 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def fetch(library: Path) -> None:
+def fetch(library: Path, source: Path, version: str) -> None:
     """Fills `library` with RocketMQ's jars, wholly or not at all."""
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
         pom = Path(scratch) / "pom.xml"
-        pom.write_text(VERSION.sub(rocketmq_version(), (SOURCES / "pom.xml").read_text()))
+        pom.write_text(VERSION.sub(version, source.read_text()))
         command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
         command.append(f"-DoutputDirectory={scratch}/lib")
         done = completed(command)
@@ -131,10 +142,12 @@ def fetch(library: Path) -> None:
         (Path(scratch) / "lib").rename(library)
 
 
-def compile_programs(library: Path) -> None:
+def compile_programs(library: Path, *, is_client: bool) -> None:
     """Puts the programs of `src` beside RocketMQ's jars, unless just these are there."""
     sources = sorted((SOURCES / "src").glob("*.java"))
-    if not any(library.glob("rocketmq-tiered-store-5.[2-9]*.jar")):  # 5.1 has another tiered store
+    if is_client:
+        sources = [SOURCES / "src" / name for name in CLIENT_PROGRAMS]
+    elif not any(library.glob("rocketmq-tiered-store-5.[2-9]*.jar")):  # 5.1 has another one
         sources.remove(SOURCES / "src" / "Bench.java")
     logging = SOURCES / "src" / "rmq.logback-test.xml"
     wanted = digest(*sources, logging)

@@ -35,13 +35,17 @@ class Served:
     port: int
     state: Path
 
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
     def run(self, program: str, *arguments: str, **properties: str) -> str:
         command = self.install.java(
             program,
             *arguments,
             home=self.home,
             heap_mib=256,
-            properties={"rocketmq.namesrv.addr": f"127.0.0.1:{self.port}", **properties},
+            properties={"rocketmq.namesrv.addr": self.address, **properties},
             options=SHORT_LIVED,
         )
         done = completed(command)
@@ -196,6 +200,7 @@ def tools(served: Served) -> Served:
     [
         (["clusterList"], r"GoldenCluster +golden-a +0 +127\.0\.0\.1:\d+ +V5_3_3"),
         (["topicList"], r"^G_Orders$"),
+        (["topicList", "-c"], r"^GoldenCluster +G_Keys +CG_tools *$"),
         (["topicRoute", "-t", "G_Keys"], r'"readQueueNums":2'),
         (["topicStatus", "-t", "G_Keys"], r"golden-a +1 +0 +180 +20\d\d-"),
         (["queryMsgByKey", "-t", "G_Keys", "-k", "k1"], r"[0-9A-F]{32} +\d+ +\d+"),
@@ -214,8 +219,7 @@ def tools(served: Served) -> Served:
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_mqadmin_shows_what_is_there(tools: Served, words: list[str], shown: str) -> None:
-    address = f"127.0.0.1:{tools.port}"
-    given = [word.format(address=address) for word in words]
+    given = [word.format(address=tools.address) for word in words]
     startup = "org.apache.rocketmq.tools.command.MQAdminStartup"
-    said = tools.run(startup, *given, "-n", address)
+    said = tools.run(startup, *given, "-n", tools.address)
     assert re.search(shown, said, re.MULTILINE), said
