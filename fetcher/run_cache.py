@@ -145,12 +145,17 @@ class CachedRun:
 
     def decode(self, picked: slice | NDArray[np.int64]) -> Iterator[StoredMessage]:
         """Iterate over messages of the run. The first call validates all of them together."""
+        return self.decoder.messages(picked)
+
+    @property
+    def decoder(self) -> MessageDecoder:
+        """Decoder of the run's messages. The first use validates all of them together."""
         if self._decoder is None:
             path = f"{self.key.queue}/COMMIT_LOG"
             self._decoder = MessageDecoder(
                 self.data, self.starts, self.sizes, path=path, contents=self._contents
             )
-        return self._decoder.messages(picked)
+        return self._decoder
 
     def first_untrue_tag(self, start: int, stop: int) -> int:
         """Return the first message of `start` to `stop` whose tags contradict its unit, or `stop`.

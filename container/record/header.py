@@ -31,7 +31,9 @@ SHAPES_KEPT_MAX = 256
 class RecordShape:
     """Layout that records share if they have the same topic, version and kinds of host."""
 
-    __slots__ = ("after_body_bytes", "host_bits", "layout", "magic", "topic", "topic_part")
+    __slots__ = (
+        "after_body_bytes", "body_at", "host_bits", "layout", "magic", "topic", "topic_part",
+    )  # fmt: skip
 
     def __init__(self, magic: int, layout: RecordLayout, topic: bytes) -> None:
         """Shape of records with this topic.
@@ -41,6 +43,8 @@ class RecordShape:
         """
         self.magic = magic
         self.layout = layout
+        self.body_at = layout.body
+        """First byte of the body."""
         self.host_bits = BORN_HOST_V6 if layout.born_host_bytes == HOST_V6_BYTES else 0
         self.host_bits |= STORE_HOST_V6 if layout.store_host_bytes == HOST_V6_BYTES else 0
         self.topic = str(topic, "utf-8")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from numbers import Real
 from typing import Self
 
@@ -16,7 +17,7 @@ from fetcher.result import FetchedMessages, FetchResult, FetchStatus, Selection
 from fetcher.source import TierQueue
 from fetcher.tag_filter import parse_subscription
 from provider.errors import Corrupt, NotFound
-from tieredstore.message import Message
+from tieredstore.message import Message, messages_in
 
 Moment = datetime | int
 """A time: a datetime with its time zone, or Unix ms."""
@@ -209,7 +210,7 @@ class QueueCursor:
 def messages_of(
     messages: FetchedMessages, queue: QueueId, on_damage: OnDamage | None
 ) -> Iterator[Message]:
-    """Yield the messages of a step, each decoded on demand.
+    """Iterate over the messages of a step, each decoded on demand.
 
     Raises:
         Corrupt: while iterating, without `on_damage`: a body cannot be decompressed, or a record
@@ -217,12 +218,18 @@ def messages_of(
     """
     path = str(queue)
     if on_damage is None:
-        for stored in messages.decode():
-            yield Message.of(stored, path=path)
-        return
+        return chain.from_iterable(
+            messages_in(part.run.decoder, part.picked, path=path) for part in messages.selections
+        )
+    return _past_damage(messages, queue, on_damage)
+
+
+def _past_damage(
+    messages: FetchedMessages, queue: QueueId, on_damage: OnDamage
+) -> Iterator[Message]:
     for offset, raw in zip(messages.offsets.tolist(), messages, strict=True):
         try:
-            yield Message.decode(raw, path=path)
+            yield Message.decode(raw, path=str(queue))
         except Corrupt as error:
             on_damage(queue, offset, error)
 
