@@ -8,11 +8,12 @@ from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from functools import partial, wraps
 from itertools import chain
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
-
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from provider.errors import Closed
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
 
 ItemT = TypeVar("ItemT")
 P = ParamSpec("P")
@@ -33,6 +34,8 @@ class Threaded:
     """
 
     def __init__(self, opened: AbstractAsyncContextManager[object]) -> None:
+        from anyio.from_thread import start_blocking_portal  # noqa: PLC0415 - so that `import` is fast
+
         self._opened = opened
         self._stack: ExitStack | None = None
         with ExitStack() as stack:
@@ -70,7 +73,7 @@ class Threaded:
         return f"<{type(self).__name__} of {self._opened!r}>"
 
     @property
-    def _running(self) -> BlockingPortal:
+    def _running(self) -> "BlockingPortal":
         """The way into the loop's thread; raises `Closed` once that has ended."""
         if self._stack is None:
             reason = "it was closed"

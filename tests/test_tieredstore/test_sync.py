@@ -36,6 +36,21 @@ def every_thread_ends() -> object:
     assert set(threads()) <= before
 
 
+def test_a_program_that_reads_loads_nothing_that_writes() -> None:
+    program = """if True:
+        import sys, tieredstore.sync
+        writing = ("dispatcher.dispatcher", "tieredstore.follower", "tieredstore.store")
+        print(*(name for name in writing if name in sys.modules))
+        print(tieredstore.sync.SyncStore.__name__, *(name in sys.modules for name in writing))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines() == ["", "SyncStore True True True"]
+    with pytest.raises(AttributeError, match=r"'tieredstore\.sync' has no attribute 'SyncTopic'"):
+        _ = sync.SyncTopic  # type: ignore[attr-defined]
+
+
 def test_it_reads_what_the_asynchronous_face_reads(golden_tier: Path) -> None:
     async def read() -> tuple[list[tieredstore.Message], list[tieredstore.QueueSummary]]:
         async with tieredstore.open(golden_tier) as opened:
