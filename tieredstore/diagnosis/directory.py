@@ -26,7 +26,7 @@ CURES: Final = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
 }
-"""What to do where no file can be created, by the error's number."""
+"""Advice where no file can be created, by the number of the error."""
 
 
 def diagnose_directory(path: Path) -> list[Line]:
