@@ -41,9 +41,12 @@ settings.register_profile("full", _SAME_EXAMPLES, max_examples=50)
 settings.register_profile("nightly", _NO_CLOCK, max_examples=2_000, stateful_step_count=100)
 settings.load_profile(LEVEL)
 
+# Under nohup, and behind a shell's `&`, signals are ignored, and commands that tests start would
+# ignore them, too; a handler ends with `exec`.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    # Under nohup, commands that tests start would ignore it, too; a handler ends with `exec`.
     signal.signal(signal.SIGHUP, lambda *_: None)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _STATE = TemporaryDirectory(prefix="tieredstore-state-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
