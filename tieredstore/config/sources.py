@@ -166,8 +166,14 @@ def refuse_misspelt(given: Given) -> None:
     is_ours = given.name.lower().startswith(OURS) or is_for_us
     near = get_close_matches(given.name.lower(), lower, 1, NEAR)
     if is_ours or near:
-        hint = _did_you_mean(given.name.lower(), lower)
-        raise ConfigError(f"unknown key {given.name} ({given.origin}){hint}")
+        raise unknown_key(given.name, given.origin)
+
+
+def unknown_key(name: str, origin: str = "") -> ConfigError:
+    """The error of a key that there is not; it names the nearest."""
+    lower = {one.lower(): one for one in (*KEYS, *JAVA_ONLY)}
+    place = f" ({origin})" if origin else ""
+    return ConfigError(f"unknown key {name}{place}{_did_you_mean(name.lower(), lower)}")
 
 
 def _did_you_mean(text: str, names: Mapping[str, str]) -> str:

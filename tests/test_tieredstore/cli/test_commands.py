@@ -204,6 +204,55 @@ def test_config_tells_every_value_with_its_origin(options: list[str]) -> None:
     assert "changes nothing" in text
 
 
+def test_config_tells_one_setting_whole() -> None:
+    shown = invoke("--tier", "s3://b/t", "config", "tieredStoreGroupCommitTimeout").stdout
+    for words in (
+        "tieredStoreGroupCommitTimeout = 75000 ms\n",
+        "origin    default in an object store\n",
+        "default   500 ms; in an object store 75000 ms\n",
+        "values    at least 0 ms\n",
+        "variable  TIEREDSTORE_TIERED_STORE_GROUP_COMMIT_TIMEOUT\n",
+    ):
+        assert words in shown
+    assert "values    0 to 65535\n" in invoke("config", "tieredStoreMetricsPort").stdout
+    (row,) = rows("-D", "flushDiskType=SYNC_FLUSH", "config", "flushDiskType")
+    assert (row["value"], row["origin"]) == ("SYNC_FLUSH", "-D")
+    assert row["values"] == "ASYNC_FLUSH or SYNC_FLUSH"
+    asked = invoke("config", "tieredStoreFilPath", status=2).stderr
+    assert "did you mean tieredStoreFilePath" in asked
+    assert "no Java heap" in invoke("config", "readAheadCacheSizeThresholdRate", status=2).stderr
+    assert "goes with" in invoke("config", "brokerName", "--env", status=2).stderr
+
+
+def test_config_tells_what_was_changed_and_its_variables(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=b\nreadAheadMinFactor=2\nbrokerId=0\n")
+    names = [f"TIEREDSTORE_OBJECT_STORE_{name}_KEY" for name in ("ACCESS", "SECRET")]
+    secret = dict.fromkeys(names, "hidden")
+    given = ["--conf", str(conf), "-D", "tieredStoreCrcCheckEnable=false", "config", "--changed"]
+    shown = CliRunner(env=secret).invoke(cli, given).stdout
+    for words in (f"brokerName = b   ({conf}:1)", "readAheadMinFactor", "brokerId", "Secret key"):
+        assert words in shown
+    assert "brokerClusterName" not in shown
+    assert "memory" not in shown
+    found = rows(*given)
+    assert {row["key"] for row in found if row["used"]} == {
+        "brokerName",
+        "tieredStoreCrcCheckEnable",
+    }
+    variables = CliRunner(env=secret).invoke(cli, [*given, "--env"]).stdout
+    assert variables.splitlines() == [
+        "TIEREDSTORE_BROKER_NAME=b",
+        "TIEREDSTORE_TIERED_STORE_CRC_CHECK_ENABLE=false",
+        *(f"#{name}=set" for name in names),
+    ]
+    again = dict(line.split("=", 1) for line in variables.splitlines() if line[0] != "#")
+    text = CliRunner(env=again).invoke(cli, ["config", "--env"]).stdout
+    assert {line for line in text.splitlines() if line[0] != "#"} == {
+        f"{name}={value}" for name, value in again.items()
+    }
+
+
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -1,19 +1,20 @@
-"""`tieredstore config`: every effective setting with its unit, origin and meaning."""
+"""`tieredstore config`: effective settings with unit, origin and meaning, and their estimates."""
 
 import shutil
 from collections.abc import Iterator, Sequence
 
 import click
 
-from provider.setting import PORT, Kind
+from provider.setting import NUMBER_MAX, PORT, Key, Kind, Value
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
-from tieredstore.cli.output import Row, size_text, write_json
-from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting
-from tieredstore.config.keys import JAVA_ONLY, SECTIONS, config_template
+from tieredstore.cli.output import Row, printable, size_text, write_json
+from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting, machine
+from tieredstore.config.keys import JAVA_ONLY, KEYS, SECTIONS, config_template
 from tieredstore.config.location import offloads_to_object_store
 from tieredstore.config.object_store import OBJECT_ORIGIN
 from tieredstore.config.prices import Estimate, estimates, offload_estimates
+from tieredstore.config.sources import ConfigError, environment_name, unknown_key
 
 FOREIGN = "Keys that only the broker knows, or a plug-in"
 WIDTH_MAX = 100
@@ -23,26 +24,65 @@ LARGE_BYTES = 10_240
 
 
 @click.command("config")
+@click.argument("name", metavar="[KEY]", required=False)
 @click.option(
     "--template", is_flag=True, help="Print a configuration file with every key at its default."
 )
+@click.option("--changed", is_flag=True, help="Only what a file, a variable or -D has set.")
+@click.option(
+    "--env",
+    is_flag=True,
+    help="Print environment variables, for a unit's EnvironmentFile or a container's --env-file; "
+    "defaults and secrets in comments.",
+)
 @json_option
 @pass_invocation
-def command(invocation: Invocation, *, template: bool, as_json: bool) -> None:
-    """Print every effective setting with its unit, origin and meaning."""
+def command(
+    invocation: Invocation,
+    *,
+    name: str | None,
+    template: bool,
+    changed: bool,
+    env: bool,
+    as_json: bool,
+) -> None:
+    """Print every effective setting with its unit, origin and meaning.
+
+    With KEY only this one, with its default, range and environment variable.
+    """
+    if sum((name is not None, template, changed or env)) > 1 or (as_json and (template or env)):
+        raise click.UsageError(
+            "of KEY, --template, --changed, --env and --json only --changed goes with --env, "
+            "and --json with KEY or --changed"
+        )
     if template:
         click.echo(config_template(), nl=False)
         return
     config = invocation.load_config()
-    if as_json:
-        write_json(
-            [*map(_row, config.settings.values()), *_ignored(config), *_estimate_rows(config)]
-        )
+    if name is not None:
+        _show_one(config, name, as_json=as_json)
         return
+    shown = [one for one in config.settings.values() if not changed or config.gives(one.key.name)]
+    if env:
+        for setting in shown:
+            click.echo(_variable(setting, is_given=config.gives(setting.key.name)))
+    elif as_json:
+        estimated = [] if changed else _estimate_rows(config)
+        write_json([*map(_row, shown), *_ignored(config), *estimated])
+    else:
+        _show_all(config, shown)
+        if not changed:
+            _show_estimates(config)
+
+
+def _show_all(config: Config, shown: Sequence[Setting]) -> None:
+    """Print settings by section, and what was given and has no effect."""
+    listed = {setting.key.name: setting for setting in shown}
     for title, keys in SECTIONS.items():
-        click.echo(f"{title}\n")
-        for key in keys:
-            _show(config.settings[key.name])
+        if here := [listed[key.name] for key in keys if key.name in listed]:
+            click.echo(f"{title}\n")
+        for setting in here:
+            _show(setting)
     if config.java_only:
         click.echo("What changes nothing here\n")
     for given in config.java_only:
@@ -53,12 +93,61 @@ def command(invocation: Invocation, *, template: bool, as_json: bool) -> None:
         for given in config.foreign:
             click.echo(f"{given.name}   ({given.origin})")
         click.echo("")
+
+
+def _show_estimates(config: Config) -> None:
     for line in _estimate_lines(config):
         click.echo(line)
     most = size_text(config.memory_bytes_max)
     more = size_text(config.hot_write.memory_bytes_max)
     click.echo(f"With these settings tiering and reading hold at most {most} in memory.")
     click.echo(f"Our own hot log (`run`, `put`) holds at most {more} more.")
+
+
+def _show_one(config: Config, name: str, *, as_json: bool) -> None:
+    """Print one setting with all that is known of its key.
+
+    Raises:
+        ConfigError: there is no such key; names the nearest.
+    """
+    if name in JAVA_ONLY:
+        raise ConfigError(f"{name} changes nothing here. {JAVA_ONLY[name]}")
+    if name not in KEYS:
+        raise unknown_key(name)
+    setting = config.settings[name]
+    if as_json:
+        write_json([_row(setting)])
+        return
+    key = setting.key
+    click.echo(f"{name} = {_value(setting)}")
+    click.echo(_indented(key.meaning) + "\n")
+    default = _text(key, machine(key)) or "empty"
+    if key.object_default is not None:
+        default += f"; in an object store {_text(key, key.object_default)}"
+    for title, text in (
+        ("origin", setting.origin),
+        ("default", default),
+        ("values", _values(key)),
+        ("variable", environment_name(name)),
+    ):
+        click.echo(f"    {title:10}{text}")
+
+
+def _values(key: Key) -> str:
+    """What a key can be set to."""
+    if key.kind not in COUNTED:
+        return key.unit_name
+    unit = "" if key.unit == PORT else f" {key.unit_name}"
+    if key.most == NUMBER_MAX:
+        return f"at least {key.least}{unit}"
+    return f"{key.least} to {key.most}{unit}"
+
+
+def _variable(setting: Setting, *, is_given: bool) -> str:
+    """Return the line of an environment file, a comment if it would change nothing or is secret."""
+    mark = "" if is_given and setting.key.kind is not Kind.SECRET else "#"
+    value = _plain(setting.value)
+    return printable(f"{mark}{environment_name(setting.key.name)}={value}")
 
 
 def _estimates(config: Config) -> Iterator[tuple[str, Sequence[Estimate]]]:
@@ -115,6 +204,8 @@ def _row(setting: Setting) -> Row:
         "unit": setting.key.unit_name,
         "default": setting.origin in {DEFAULT_ORIGIN, OBJECT_ORIGIN},
         "origin": setting.origin,
+        "values": _values(setting.key),
+        "variable": environment_name(setting.key.name),
         "meaning": setting.key.meaning,
         "used": True,
     }
@@ -137,13 +228,18 @@ def _ignored(config: Config) -> list[Row]:
 
 
 def _value(setting: Setting) -> str:
-    if isinstance(setting.value, bool):
-        return str(setting.value).lower()
-    if setting.key.kind in COUNTED:
-        text = f"{setting.value} {setting.key.unit_name}"
-        if setting.key.unit == PORT:
-            text = str(setting.value)
-        size = int(setting.value)
-        is_large = setting.key.kind is Kind.BYTES and size >= LARGE_BYTES
+    return _text(setting.key, setting.value)
+
+
+def _text(key: Key, value: Value) -> str:
+    """Return a value with its unit."""
+    if key.kind in COUNTED and value != "":
+        text = str(value) if key.unit == PORT else f"{value} {key.unit_name}"
+        size = int(value)
+        is_large = key.kind is Kind.BYTES and size >= LARGE_BYTES
         return f"{text} ({size_text(size)})" if is_large else text
-    return str(setting.value)
+    return _plain(value)
+
+
+def _plain(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
