@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from container.metadata.records import Gap
 from container.names.queue_id import QueueId
 from container.upkeep.upkeep import UpkeepStatistics
-from dispatcher.ports import QueueState
+from dispatcher.ports import DELETED_REASON, QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock
@@ -15,6 +16,7 @@ from tests.support.simulated_time import SimulatedClock, simulated
 from tests.test_tieredstore.cli.test_follow_reports import statistics
 from tieredstore.following.statistics import ScanStatistics
 from tieredstore.lifetime import running
+from tieredstore.metrics.summary import Loss
 from tieredstore.session.report import Look, Reporter
 
 FULL = "the file system is full; free space to continue ({})"
@@ -46,6 +48,28 @@ def test_an_outage_is_said_once_however_many_files_it_meets_and_so_is_its_end(
         "the tier can be written again, tiering continues",
         sentence.format("D"),
     ]
+
+
+def test_losses_of_one_reason_are_said_together(said: pytest.LogCaptureFixture) -> None:
+    def lost(topic: str, count: int, reason: str) -> list[Loss]:
+        return [Loss(QueueId(topic, queue), Gap(10, 15, reason)) for queue in range(count)]
+
+    rotten = [
+        Loss(QueueId("Rotten", number), Gap(QueueOffset(0), QueueOffset(1), f"at {number}", 0))
+        for number in range(4)
+    ]
+
+    losses = [*lost("Many", 1_000, DELETED_REASON), *lost("Few", 3, "rotten"), *rotten]
+    reporter = Reporter(lambda: failing(""), ManualClock())
+    for _ in range(2):
+        reporter.tell(replace(looking(statistics()), losses=losses))
+    assert said.messages == [
+        "1,000 queues lost 5,000 messages; `tieredstore topics` lists all. Such as "
+        + str(losses[0]),
+        *(f"Few/{queue} lost 5 messages, offsets 10 to 14: rotten" for queue in range(3)),
+        "4 queues lost 4 messages; `tieredstore topics` lists all. Such as " + str(rotten[0]),
+    ]
+    assert "tieredStorePinPath" in said.messages[0]
 
 
 def test_queues_that_fail_while_others_land_are_said_and_an_outage_of_that_is_no_news(

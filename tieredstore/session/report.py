@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from container.metadata.state import TierState
+from container.names.queue_id import QueueId
 from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.ports import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
@@ -30,11 +31,10 @@ STANDING_S = 60.0
 FAILURES_SAID = 3
 """Consecutive failed attempts of a queue before they are logged."""
 ALONE_MAX = 3
-"""Queues with the same trouble up to which each is logged on its own."""
+"""Queues with the same trouble, and gaps of one reason in a sample, up to which each is logged on
+its own."""
 SAID_AGAIN_AT = 2
 """Growth of the number of queues with the same trouble at which it is logged again."""
-LOSSES_MAX = 20
-"""Gaps of a sample up to which each is logged on its own."""
 
 RETENTION = "tieredStoreFileReservedTime"
 NO_RETENTION = "messages are deleted from the tier only with tieredStoreDeleteFileEnable=true"
@@ -183,15 +183,20 @@ class Reporter:
 
     def _tell_losses(self, losses: Sequence[Loss]) -> None:
         new = [loss for loss in losses if (loss.queue, loss.gap.start) not in self._losses]
-        for loss in new[:LOSSES_MAX]:
-            LOGGER.error(str(loss))
-        if len(new) > LOSSES_MAX:
-            rest = new[LOSSES_MAX:]
-            LOGGER.error(
-                "%d more queues lost %s messages; `tieredstore topics` lists all",
-                len({loss.queue for loss in rest}),
-                f"{sum(loss.messages for loss in rest):,}",
-            )
+        alike: dict[str, list[Loss]] = {}
+        for loss in new:
+            alike.setdefault(_kind(loss.gap.reason, loss.queue), []).append(loss)
+        for group in alike.values():
+            if len(group) <= ALONE_MAX:
+                for loss in group:
+                    LOGGER.error(str(loss))
+            else:
+                LOGGER.error(
+                    "%s lost %s; `tieredstore topics` lists all. Such as %s",
+                    counted(len({loss.queue for loss in group}), "queue"),
+                    counted(sum(loss.messages for loss in group), "message"),
+                    group[0],
+                )
         self._losses |= {(loss.queue, loss.gap.start) for loss in new}
 
 
@@ -268,7 +273,7 @@ def _halted(queues: Iterable[QueueStatistics]) -> Iterator[Trouble]:
     """
     alike: dict[tuple[QueueState, str], list[QueueStatistics]] = {}
     for one in queues:
-        alike.setdefault((one.state, _kind(one)), []).append(one)
+        alike.setdefault((one.state, _kind(one.reason, one.queue)), []).append(one)
     for (state, kind), group in alike.items():
         if state is QueueState.REFUSED:
             for topic, reason in {one.queue.topic: one.reason for one in group}.items():
@@ -306,9 +311,9 @@ def _waiting(queues: Iterable[QueueStatistics]) -> Iterator[Trouble]:
         )
 
 
-def _kind(one: QueueStatistics) -> str:
+def _kind(reason: str, queue: QueueId) -> str:
     """Return the reason without the parts that differ between queues."""
-    return _VARYING.sub("#", one.reason.replace(one.queue.topic, "*"))
+    return _VARYING.sub("#", reason.replace(queue.topic, "*"))
 
 
 def _grouped(state: QueueState, group: Sequence[QueueStatistics]) -> str:
