@@ -286,6 +286,7 @@ class TieredDispatcher:
             bytes=counters.bytes,
             gaps=counters.gaps,
             commit_age_s=now_s - max(self._made_s, counters.last_success_s),
+            next_commit_s=counters.next_commit_s(now_s),
             outage=self._work.health.outage,
             last_error=counters.last_error,
             hot_error=counters.hot_error,

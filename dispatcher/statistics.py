@@ -1,5 +1,6 @@
 """Statistics of the dispatcher: the state of its queues at one moment, and its counters."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -80,6 +81,8 @@ class DispatchStatistics:
     """Gaps recorded by this process."""
     commit_age_s: float
     """Seconds since a round landed, or since the dispatcher was created."""
+    next_commit_s: float
+    """Seconds until waiting messages are due by age; 0 if none waits, or a commit is under way."""
     outage: bool
     """Whether the tier as a whole is failing."""
     last_error: str
@@ -126,8 +129,15 @@ class Counters:
     last_error: str = ""
     hot_error: str = ""
     started: bool = False
+    next_round_s: float = math.inf
+    """Monotonic time at which the next round is due by age, in seconds."""
     last_success_s: float = 0.0
     """Monotonic time of the last landed round, in seconds."""
+
+    def next_commit_s(self, now_s: float) -> float:
+        """The field of `DispatchStatistics`."""
+        is_due = self.rounds_in_flight > 0 or math.isinf(self.next_round_s)
+        return 0.0 if is_due else max(0.0, self.next_round_s - now_s)
 
     def begin(self, bytes_claimed: int) -> None:
         """Count a new round that claimed these bytes."""

@@ -377,6 +377,7 @@ class DispatchWork:
             now_s = self._clock.monotonic_s()
             load = Load(self.counters.bytes_in_flight, self.counters.rounds_in_flight)
             plan = self.table.plan_round(now_s, load, self.health, force=self.forcing > 0)
+            self.counters.next_round_s = plan.wake_at_s
             if not plan.grants:
                 await self.alarm.wait(_seconds_until(plan.wake_at_s, now_s))
                 continue

@@ -44,12 +44,16 @@ async def test_queues_at_rest_are_not_described_again() -> None:
 
 async def test_what_waits_grows_older_though_nothing_changes() -> None:
     world = await resting_world()
+    assert world.dispatcher.statistics().next_commit_s == 0
     world.hot.append(QUEUES[0], b"1")
     async with world.running():
         await world.pass_time(1.0)
-    age_s = world.dispatcher.statistics().oldest_age_s
+    before = world.dispatcher.statistics()
+    assert 98.0 <= before.next_commit_s <= 100.0
     await world.clock.advance(7.0)
-    assert world.dispatcher.statistics().oldest_age_s == age_s + 7.0
+    after = world.dispatcher.statistics()
+    assert after.oldest_age_s == before.oldest_age_s + 7.0
+    assert after.next_commit_s == before.next_commit_s - 7.0
 
 
 async def test_the_restless_are_those_that_are_behind_or_failing_or_halted() -> None:

@@ -170,14 +170,17 @@ def _cut(text: str, room: int) -> str:
 
 
 def head_of(statistics: DispatchStatistics, per_second: float) -> str:
-    """Line with progress, backlog and rate. Pure."""
+    """Line with progress, backlog, and the rate or the time until something is committed. Pure."""
     parts = [f"{counted(statistics.messages, 'message')} tiered"]
     if statistics.behind:
         oldest = f"the oldest for {statistics.oldest_age_s:,.0f} s"
         parts.append(f"{count_text(statistics.behind)} behind, {oldest}")
     else:
         parts.append("up to date")
-    parts.append(f"{per_second:,.0f} a second")
+    if per_second < 1 and statistics.next_commit_s >= 1:  # in an object store, most of the time
+        parts.insert(1, f"next commit in {statistics.next_commit_s:,.0f} s")
+    else:
+        parts.append(f"{per_second:,.0f} a second")
     if statistics.behind and per_second >= 1:
         parts.append(f"{_duration(statistics.behind / per_second)} to go")
     return " · ".join(parts)

@@ -28,6 +28,9 @@ def test_the_head_tells_backlog_lag_and_what_is_left() -> None:
     late = QueueStatistics(QueueId("T", 0), QueueState.READY, "", done, done, 90_000, 75.0, 0)
     up_to_date = head_of(statistics(messages=5), 2.0)
     assert up_to_date == "5 messages tiered · up to date · 2 a second"
+    assert head_of(statistics(late, messages=1500, next_commit_s=41.2), 0.0) == (
+        "1,500 messages tiered · next commit in 41 s · 90,000 behind, the oldest for 75 s"
+    )
     assert head_of(statistics(late, messages=1500), 25.0) == (
         "1,500 messages tiered · 90,000 behind, the oldest for 75 s · 25 a second · 1:00:00 to go"
     )
