@@ -25,7 +25,7 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.statistics import ScanStatistics
 from tieredstore.lifetime import running
-from tieredstore.metrics.families import Moment
+from tieredstore.metrics.families import Moment, Opening
 from tieredstore.metrics.page import metrics_of, served_metrics
 from tieredstore.metrics.summary import Loss, TopicSummary
 from tieredstore.session.identity import memory_of_follower, refuse_unnamed
@@ -287,8 +287,10 @@ class Follower:
     def _moment(self) -> Moment:
         """Sample the follower for the metrics page. O(queues)."""
         if self._open is None:
-            awaited = f": {self._awaited}" if self._awaited else ""
-            raise Closed(f"the tier is being opened{awaited}", str(self._store_dir))
+            reason, place = "the tier is being opened", str(self._store_dir)
+            if self._awaited:
+                raise Closed(f"{reason}: {self._awaited}", place)
+            raise Opening(reason, place)
         return self._open.watch.moment()
 
     async def _read_ahead(self) -> None:

@@ -1,4 +1,4 @@
-"""What operators are given: the guide whose every command runs, unit, image recipe and alerts.
+"""What operators are given: the guide whose every command runs, units, image recipe and alerts.
 
 The guide's blocks run in order. A runbook begins in a directory of its own, where the test has
 put what the runbook cures; `systemctl` and `journalctl` are a script's.
@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import promql_parser
@@ -43,6 +44,10 @@ GUIDE = ROOT / "docs/operating.md"
 CONF = ROOT / "conf"
 SHOWN_PORT = "5571"
 SERVICES = Path(__file__).parents[1] / "support/services.sh"
+UNIT = CONF / "tieredstore@.service"
+OK = HTTPStatus.OK
+PROGRAM = "/opt/tieredstore/bin/tieredstore"
+"""What the units start."""
 
 
 class Host:
@@ -305,46 +310,244 @@ def test_an_alert_asks_for_metrics_that_exist_and_names_a_runbook(alert: dict[st
     assert anchor in {heading.lower().replace(" ", "-") for heading, _ in sections()}
 
 
-def test_the_unit_starts_a_follower_and_is_one_for_systemd(tmp_path: Path) -> None:
-    unit = tmp_path / "tieredstore.service"
-    text = (CONF / "tieredstore.service").read_text()
-    (started,) = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
-    command, *words = started.split()
-    assert words[0] == "--conf"
-    assert words[2:] == ["tier", "/var/lib/rocketmq/store", "--follow"]
+UNITS = sorted(path.name for path in CONF.glob("tieredstore*@.*"))
+INSTANCE = "broker-a"
+
+
+def installed(directory: Path) -> list[str]:
+    """Instances of the units, whose program is one of this machine; their paths."""
+    found = list[str]()
+    for name in UNITS:
+        path = directory / name.replace("@", f"@{INSTANCE}")
+        path.write_text((CONF / name).read_text().replace(PROGRAM, sys.executable))
+        found.append(str(path))
+    return found
+
+
+def systemd_analyze() -> str:
+    found = shutil.which("systemd-analyze")
+    if found is None:
+        lacks("systemd-analyze is not here to verify the units: install the package systemd")
+    return found
+
+
+def test_the_unit_starts_a_follower_and_ends_it_in_time() -> None:
+    text = UNIT.read_text()
+    assert re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE) == [
+        f"{PROGRAM} --conf /etc/tieredstore/%i.conf tier --follow"
+    ]
     assert re.findall(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE) == ["2 4"]
+    assert re.findall(r"^Watchdog.*$", text, re.MULTILINE) == ["WatchdogSec=120"]
+    paths = re.findall(r"^(?:Read\w+Paths|EnvironmentFile)=(.*)$", text, re.MULTILINE)
+    assert paths
+    assert [path for path in paths if path[0] != "-"] == []
     (stop_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
     default_ms = KEYS["tieredStoreShutdownTimeout"].default
     assert isinstance(default_ms, int)
     ends_s = default_ms / 1000 + UpkeepOptions().finish_s_max + JournalOptions().close_s_max
     assert int(stop_s) >= 1.5 * ends_s
-    systemd = shutil.which("systemd-analyze")
-    if systemd is None:
-        lacks("systemd-analyze is not here to verify the unit")
-    unit.write_text(text.replace(command, sys.executable))
-    done = subprocess.run([systemd, "verify", unit], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_each_timer_has_its_service_with_a_command_and_the_same_sandbox() -> None:
+    follower = UNIT.read_text()
+    sandbox = follower[follower.index("ProtectHome=") : follower.index("\n[Install]")]
+    wanted = [line for line in sandbox.splitlines() if line[0] != "#"]
+    timers = [name for name in UNITS if name.endswith(".timer")]
+    assert timers
+    for timer in timers:
+        text = (CONF / timer).with_suffix(".service").read_text()
+        assert text.splitlines()[-len(wanted) :] == wanted
+        (words,) = re.findall(rf"{PROGRAM} --conf /etc/tieredstore/%i.conf ((?:.|\\\n)*)", text)
+        given = words.replace("\\\n", " ").replace("%S", "/var/lib").split()
+        command = [one for one in given if not one.startswith("/")]
+        assert completed([*COMMAND, *command, "--help"]).returncode == 0
+
+
+def test_systemd_takes_the_units_and_finds_little_exposed(tmp_path: Path) -> None:
+    systemd, units = systemd_analyze(), installed(tmp_path)
+    done = completed([systemd, "verify", *units])
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    for unit in units:
+        if unit.endswith(".service"):
+            done = completed([systemd, "security", "--offline=true", "--threshold=29", unit])
+            assert done.returncode == 0, done.stdout
+
+
+def test_prometheus_takes_the_scrape_example_and_the_alerts_ask_for_its_job(
+    tmp_path: Path,
+) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    example = yaml.safe_load(text)
+    (job,) = example["scrape_configs"]
+    rules = (CONF / "alerts.yml").read_text()
+    assert set(re.findall(r'job="(\w+)"', rules)) == {job["job_name"]}
+    (name,) = example["rule_files"]
+    ports = {
+        target.rpartition(":")[2] for one in job["static_configs"] for target in one["targets"]
+    }
+    assert ports == {SHOWN_PORT}
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        lacks("promtool is not here to check the example: install the package prometheus")
+    (tmp_path / "prometheus.yml").write_text(text)
+    shutil.copy(CONF / name, tmp_path)
+    done = completed([promtool, "check", "config", tmp_path / "prometheus.yml"])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_kubernetes_gets_an_owner_and_a_standby_of_the_image() -> None:
+    service, owners = yaml.safe_load_all((CONF / "kubernetes.yaml").read_text())
+    assert [one["kind"] for one in (service, owners)] == ["Service", "StatefulSet"]
+    assert [one["apiVersion"] for one in (service, owners)] == ["v1", "apps/v1"]
+    spec, labels = owners["spec"], owners["metadata"]["labels"]
+    pod = spec["template"]["spec"]
+    assert labels == spec["template"]["metadata"]["labels"] == spec["selector"]["matchLabels"]
+    assert labels == service["spec"]["selector"]
+    (rule,) = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["labelSelector"]["matchLabels"] == labels
+    assert service["metadata"]["name"] == spec["serviceName"]
+    assert (service["spec"]["clusterIP"], spec["replicas"]) == ("None", 2)
+    (container,) = pod["containers"]
+    name, *words = container["args"]
+    assert (name, words) == ("tier", ["/store", "--follow", "--standby"])
+    assert completed([*COMMAND, name, *words, "--help"]).returncode == 0
+    given = {one["name"]: one["value"] for one in container["env"]}
+    shown = completed([*COMMAND, "config", "--changed", "--json"], env={**os.environ, **given})
+    assert shown.stdout.count('"used":true') >= len(given), shown.stderr
+    steps = [(word, rest) for word, rest in image_steps() if word in {"USER", "EXPOSE", "ENV"}]
+    assert ("USER", str(pod["securityContext"]["runAsUser"])) in steps
+    (port,) = container["ports"]
+    assert ("EXPOSE", str(port["containerPort"])) in steps
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": port["name"]}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+    assert mounts["/store"]["readOnly"]
+    assert ("ENV", "TIEREDSTORE_TIERED_STORE_STATE_PATH=/state") in steps
+    claims = {one["metadata"]["name"] for one in spec["volumeClaimTemplates"]}
+    volumes = {one["name"] for one in pod["volumes"]}
+    assert {one["name"] for one in mounts.values()} == claims | volumes
+    stop_s = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), re.MULTILINE)
+    assert [str(pod["terminationGracePeriodSeconds"])] == stop_s
+
+
+def image_steps() -> list[tuple[str, str]]:
+    """Words and arguments of the recipe, in order."""
+    text = re.sub(r"\\\n", "", (CONF / "Containerfile").read_text())
+    lines = [line.split(" ", 1) for line in text.splitlines() if line and line[0] != "#"]
+    return [(word, rest) for word, rest in lines]
 
 
 def test_the_image_has_what_the_package_needs_and_starts_a_follower() -> None:
-    text = re.sub(r"\\\n", "", (CONF / "Containerfile").read_text())
-    lines = [line.partition(" ") for line in text.splitlines() if line and line[0] != "#"]
+    lines = image_steps()
     known = {"FROM", "COPY", "RUN", "ENV", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
-    assert {word for word, _, _ in lines} == known
-    copied = [name for word, _, rest in lines if word == "COPY" for name in rest.split()[:-1]]
+    assert {word for word, _ in lines} == known
+    copied = [name for word, rest in lines if word == "COPY" for name in rest.split()[:-1]]
     assert [name for name in copied if not (ROOT / name).exists()] == []
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = pyproject["project"]
-    packages = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    wheel = pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]
     read = {"pyproject.toml", "constraints.txt", project["readme"], *project["license-files"]}
-    assert set(copied) == {*packages, *read}
-    environment = dict(rest.split("=") for word, _, rest in lines if word == "ENV")
+    assert set(copied) == {*wheel["packages"], *wheel["force-include"], *read}
+    (extras,) = re.findall(r"/source\[(.*)\]", (CONF / "Containerfile").read_text())
+    assert {"s3", "encryption"} == set(extras.split(",")) <= project["optional-dependencies"].keys()
+    environment = dict(rest.split("=") for word, rest in lines if word == "ENV")
     environment["TIEREDSTORE_BROKER_NAME"] = "b"
     shown = completed([*COMMAND, "config", "--json"], env={**os.environ, **environment})
     assert shown.returncode == 0, shown.stderr
     for value in environment.values():
         assert f'"{value}"' in shown.stdout or f":{value}," in shown.stdout
-    (command,) = [rest for word, _, rest in lines if word == "CMD"]
+    (command,) = [rest for word, rest in lines if word == "CMD"]
     name, store, follow = yaml.safe_load(command)
     assert name in COMMANDS
     assert (store, follow) == ("/store", "--follow")
+
+
+READ_ONLY = """
+for one in "$ROOT" "$ROOT/tier" "$ROOT/state"; do mount --bind "$one" "$one"; done
+for one in / "$ROOT"; do mount -o remount,bind,ro "$one"; done
+touch "$ROOT/written" 2>/dev/null && exit 99
+exec unshare --user --map-user=10001 "$@"
+"""
+"""Starts a program as the user of the image, where only the tier and the state can be written."""
+
+
+def image_in(root: Path) -> dict[str, str]:
+    """Take the steps of the recipe below `root`; the environment of its process.
+
+    Dependencies are those of this environment, and no user is made.
+    """
+    (root / "bin").mkdir(parents=True)
+    (root / "bin" / "useradd").symlink_to(shutil.which("true") or "")
+    path = f"{root / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    pip = {"TARGET": str(root / "site"), "NO_DEPS": "1", "NO_INDEX": "1"}
+    pip |= {"NO_BUILD_ISOLATION": "0", "DISABLE_PIP_VERSION_CHECK": "1"}  # 0: without isolation
+    building = {**os.environ, "PATH": path, **{f"PIP_{key}": pip[key] for key in pip}}
+    found = {"PATH": path, "PYTHONPATH": str(root / "site")}
+    for word, rest in image_steps():
+        if word == "COPY":
+            *sources, target = rest.split()
+            for source in sources:
+                is_tree, to = (ROOT / source).is_dir(), root / target[1:]
+                to.mkdir(parents=True, exist_ok=True)
+                if is_tree:
+                    shutil.copytree(ROOT / source, to, dirs_exist_ok=True)
+                else:
+                    shutil.copy(ROOT / source, to)
+        elif word == "RUN":
+            done = completed(
+                ["sh", "-ec", re.sub(r"/(?=source|state)", f"{root}/", rest)], env=building
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+        elif word == "ENV":
+            key, value = rest.split("=")
+            found[key] = re.sub(r"^/", f"{root}/", value)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_the_image_is_built_and_follows_on_a_read_only_root_without_rights(tmp_path: Path) -> None:
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-ec", READ_ONLY, "sh"]
+    if completed([*inside[:3], "mount", "--bind", tmp_path, tmp_path]).returncode:
+        lacks("no name spaces here: the image is not tried (unshare of util-linux, as root)")
+    environment = image_in(tmp_path) | {"ROOT": str(tmp_path), "TIEREDSTORE_BROKER_NAME": "b"}
+    assert not (tmp_path / "source").exists()
+    os.chown(tmp_path / "state", os.getuid(), os.getgid())  # the name space has this user alone
+    broker, port = FakeBroker(tmp_path / "store"), free_port()
+    broker.put("A", 0, b"first")
+    (tmp_path / "tier").mkdir()
+    environment["TIEREDSTORE_TIERED_STORE_METRICS_HOST"] = "127.0.0.1"
+    environment["TIEREDSTORE_TIERED_STORE_METRICS_PORT"] = str(port)
+    steps = dict(image_steps())
+    words = [*yaml.safe_load(steps["ENTRYPOINT"]), *yaml.safe_load(steps["CMD"])]
+    words = [word.replace("/store", str(broker.directory)) for word in words]
+    program = [sys.executable, "-c", "from tieredstore.__main__ import main; main()", *words[1:]]
+    with subprocess.Popen([*inside, *program], env=environment, cwd="/", stderr=PIPE) as process:
+        try:
+            patience = Patience(lambda: f"exit status {process.poll()}")
+            wait_until(
+                lambda: process.poll() is not None or get(port, "/readyz")[0] == OK, patience
+            )
+            (probe,) = [
+                yaml.safe_load(rest[4:]) for word, rest in image_steps() if word == "HEALTHCHECK"
+            ]
+            asked = completed(
+                [sys.executable, *probe[1:-1], probe[-1].replace(SHOWN_PORT, str(port))]
+            )
+            assert asked.returncode == 0, asked.stderr
+        finally:
+            process.terminate()
+            said = process.communicate()[1].decode()
+    assert process.returncode == 0, said
+    assert "cannot be kept" not in said
+    assert list((tmp_path / "state").iterdir())
+    show = [sys.executable, "-c", "import provider; print(provider.__file__)"]
+    assert str(tmp_path / "site") in completed(show, env=environment, cwd="/").stdout
+    environment["TIEREDSTORE_TIERED_STORE_METRICS_PORT"] = "0"
+    shown = completed([*program[:3], "topics", "--json"], env=environment, cwd="/")
+    assert '"topic":"A"' in shown.stdout, shown.stderr

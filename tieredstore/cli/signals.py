@@ -1,8 +1,12 @@
-"""Signals that end a command: the first one asks it to end, a second one ends it at once."""
+"""Signals that end a command: the first one asks it to end, a second one ends it at once.
+
+And the sign of life that systemd asks for (WatchdogSec).
+"""
 
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -60,6 +64,29 @@ class EndingSignals:
             self._ask()
         elif now_s - self._at_s >= ECHO_S:
             _end_now(number)
+
+
+def answer_watchdog() -> None:
+    """Show a supervisor that asks for it, as systemd does, that the current event loop turns.
+
+    Twice in each period, for as long as the loop runs.
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith("@"):  # in the abstract name space
+        address = f"\0{address[1:]}"
+    period_us = os.environ.get("WATCHDOG_USEC", "")
+    is_ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    if not (address and period_us.isdecimal() and int(period_us) and is_ours):
+        return
+    loop = asyncio.get_running_loop()
+
+    def show() -> None:
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+        with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sender:
+            sender.sendto(b"WATCHDOG=1", address)
+        loop.call_later(int(period_us) / 2e6, show)
+
+    show()
 
 
 def _end_now(number: int) -> None:

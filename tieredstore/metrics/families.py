@@ -26,6 +26,7 @@ from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.ports import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
 from fetcher.statistics import FetcherStatistics
+from provider.errors import Closed
 from tieredstore.following.statistics import ScanStatistics
 from tieredstore.metrics.summary import lost_of, time_range_of
 
@@ -91,6 +92,10 @@ class LabelledMetrics(Collector):
             yield labelled
 
 
+class Opening(Closed):
+    """The tier is being opened, or a standby waits for the end of its owner: all is well."""
+
+
 class TieringMetrics(Collector):
     """The metrics of tiering, read at each scrape. O(queues and segments)."""
 
@@ -100,10 +105,13 @@ class TieringMetrics(Collector):
         self._version = version
 
     def collect(self) -> Iterator[Metric]:
-        """All families of one scrape."""
-        moment = self._sample()
+        """All families of one scrape; the version alone while `_sample` raises `Opening`."""
         version = {"version": self._version, "python": platform.python_version()}
         yield InfoMetricFamily("tieredstore_build", "Version of tieredstore and Python.", version)
+        try:
+            moment = self._sample()
+        except Opening:
+            return
         yield from _behind(moment.dispatch.queues)
         yield from _queue_states(moment.dispatch.queues)
         yield from _dispatched(moment.dispatch)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +15,10 @@ from click.testing import CliRunner
 import tieredstore.sync
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
-from tests.support.patience import communicated
+from tests.support.patience import HANGS_AFTER_S, communicated
 from tieredstore.cli.failures import explain
 from tieredstore.cli.main import cli
-from tieredstore.cli.signals import ENDING, EndingSignals
+from tieredstore.cli.signals import ENDING, EndingSignals, answer_watchdog
 from tieredstore.cli.streams import MEANINGS
 
 PAGE = Path(__file__).parents[3] / "docs/command-line.md"
@@ -226,3 +227,39 @@ async def test_signals_that_come_together_are_one(monkeypatch: pytest.MonkeyPatc
         for number in ENDING:
             loop.remove_signal_handler(number)
     assert (asked, ended) == (["asked"], [128 + signal.SIGHUP])
+
+
+async def test_a_watchdog_hears_a_loop_that_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, address = asyncio.get_running_loop(), str(tmp_path / "notify@run")
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.setblocking(False)  # noqa: FBT003 - the library's own
+        supervisor.bind(address)
+        for period_us, pid in (("0", ""), ("no", ""), ("20000", "1")):
+            monkeypatch.setenv("WATCHDOG_USEC", period_us)
+            monkeypatch.setenv("WATCHDOG_PID", pid or str(os.getpid()))
+            answer_watchdog()
+        with pytest.raises(BlockingIOError):
+            supervisor.recv(64)
+        monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+        answer_watchdog()
+        assert [await loop.sock_recv(supervisor, 64) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+
+
+@pytest.mark.process
+def test_a_follower_answers_the_watchdog_while_it_opens(
+    broker: FakeBroker, given: list[str]
+) -> None:
+    name = f"tieredstore-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(f"\0{name}")
+        supervisor.settimeout(HANGS_AFTER_S)
+        environment = {**os.environ, "NOTIFY_SOCKET": f"@{name}", "WATCHDOG_USEC": "100000"}
+        words = [*COMMAND, *given, "tier", str(broker.directory), "--follow"]
+        process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+        assert [supervisor.recv(64) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+        process.terminate()
+        communicated(process)
+    assert process.returncode == 0

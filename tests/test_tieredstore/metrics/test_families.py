@@ -14,7 +14,13 @@ from provider.ranges import QueueOffset
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
 from tests.support.http import families_of, value_of
 from tieredstore.config.effective import Config
-from tieredstore.metrics.families import QUEUES_NAMED_MAX, LabelledMetrics, Moment, TieringMetrics
+from tieredstore.metrics.families import (
+    QUEUES_NAMED_MAX,
+    LabelledMetrics,
+    Moment,
+    Opening,
+    TieringMetrics,
+)
 from tieredstore.metrics.page import medium_of, unready_reason
 
 LABELS = {"cluster": "C", "node_id": "b"}
@@ -84,6 +90,15 @@ def test_the_medium_is_that_of_the_tier(moment: Moment) -> None:
             sample(page, "rocketmq_storage_message_reserve_time", topic="B", storage_medium=medium)
             == found
         )
+
+
+def test_a_standby_tells_its_version_alone() -> None:
+    def sample() -> Moment:
+        raise Opening("the tier is being opened", "")
+
+    registry = CollectorRegistry()
+    registry.register(TieringMetrics(sample, "1.2.3"))
+    assert families_of(generate_latest(registry).decode()) == {"tieredstore_build_info"}
 
 
 def test_a_page_says_who_it_is_of_and_when_something_landed(moment: Moment) -> None:

@@ -25,11 +25,11 @@ from tieredstore.cli.invocation import (
 )
 from tieredstore.cli.live_table import COLUMNS, NUMBERS, cells_of, live_table, row_of
 from tieredstore.cli.output import write_json, write_table
-from tieredstore.cli.signals import EndingSignals, Signalled
+from tieredstore.cli.signals import EndingSignals, Signalled, answer_watchdog
 from tieredstore.cli.streams import FINDINGS, TEXT, UNAVAILABLE
 from tieredstore.config.effective import Config, StartWords
 from tieredstore.lifetime import keep_opened, running
-from tieredstore.metrics.families import Moment
+from tieredstore.metrics.families import Moment, Opening
 from tieredstore.metrics.page import metrics_of, served_metrics
 from tieredstore.metrics.summary import TopicSummary
 from tieredstore.serve.beside import ServerBeside
@@ -67,8 +67,9 @@ class Running:
         """Sample the store for the metrics page."""
         if self.watch is None:
             awaited = None if self.layers.tiered is None else self.layers.tiered.awaited
-            reason = f"the tier is away: {awaited}" if awaited else "the store is being opened"
-            raise Closed(reason, str(self.context.root))
+            if awaited:
+                raise Closed(f"the tier is away: {awaited}", str(self.context.root))
+            raise Opening("the store is being opened", str(self.context.root))
         return self.watch.moment()
 
 
@@ -167,6 +168,7 @@ async def _run(run: Running) -> None:
     task = asyncio.current_task()
     assert task is not None, "a command is a task"
     signals = EndingSignals(lambda: run.stop.set() if run.is_open else task.cancel())
+    answer_watchdog()
     clock = run.context.clock
     stopped_s, rounds = 0.0, 0
     try:

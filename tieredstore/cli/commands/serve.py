@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from provider.clock import SystemClock
 from tieredstore.cli.invocation import TIER_KEY, GivenPath, Invocation, pass_invocation
-from tieredstore.cli.signals import EndingSignals
+from tieredstore.cli.signals import EndingSignals, answer_watchdog
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.lifetime import keep_opened
@@ -73,6 +73,7 @@ def command(
 async def _serve(configs: Sequence[Config], options: Sequence[ServeOptions]) -> None:
     stop, clock = asyncio.Event(), SystemClock()
     EndingSignals(stop.set)
+    answer_watchdog()
     together: list[Naming] = []
     pages, servers = list[CollectorRegistry](), list[Server]()
     loop = LoopCalls(asyncio.get_running_loop())

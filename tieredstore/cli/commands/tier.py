@@ -32,7 +32,7 @@ from tieredstore.cli.output import (
     write_json,
     write_table,
 )
-from tieredstore.cli.signals import EndingSignals, Signalled
+from tieredstore.cli.signals import EndingSignals, Signalled, answer_watchdog
 from tieredstore.cli.streams import FINDINGS, TEXT, UNAVAILABLE, give_up_output
 from tieredstore.config.effective import Config, StartWords
 from tieredstore.config.sources import ConfigError
@@ -163,6 +163,7 @@ async def _run(
     task = asyncio.current_task()
     assert task is not None, "a command is a task"
     signals = EndingSignals(stop.set if follow else task.cancel)
+    answer_watchdog()
     hindrance = ""
     done = ""
     try:
