@@ -357,7 +357,7 @@ def test_each_timer_has_its_service_with_a_command_and_the_same_sandbox() -> Non
     for timer in timers:
         text = (CONF / timer).with_suffix(".service").read_text()
         assert text.splitlines()[-len(wanted) :] == wanted
-        (words,) = re.findall(rf"{PROGRAM} --conf /etc/tieredstore/%i.conf ((?:.|\\\n)*)", text)
+        (words,) = re.findall(rf"{PROGRAM} --conf /etc/tieredstore/%i.conf ((?:\\\n|.)*)", text)
         given = words.replace("\\\n", " ").replace("%S", "/var/lib").split()
         command = [one for one in given if not one.startswith("/")]
         assert completed([*COMMAND, *command, "--help"]).returncode == 0

@@ -154,13 +154,27 @@ def with_tiers(
     """
     given = invocation.load_config()
     configs = existing_tiers(given, brokers) if brokers else [existing_tier(given)]
+
+    def read(config: Config) -> ResultT:
+        return with_tier(
+            invocation, java_metadata, work, topic=topic, from_disk=from_disk, config=config
+        )
+
+    return each_broker(configs, read, is_of_topics=topic is not None)
+
+
+def each_broker(
+    configs: Sequence[Config], work: Callable[[Config], ResultT], *, is_of_topics: bool = False
+) -> list[tuple[Config, ResultT]]:
+    """Do `work` for one broker after another; those that fail are reported as by `with_tiers`.
+
+    `is_of_topics`: topics were named, and not every broker has each of them.
+    """
     done: list[tuple[Config, ResultT]] = []
     failed: list[tuple[Config, Exception]] = []
     for config in configs:
         try:
-            one = with_tier(
-                invocation, java_metadata, work, topic=topic, from_disk=from_disk, config=config
-            )
+            one = work(config)
         except (StoreError, OSError) as error:
             failed.append((config, error))
         else:
@@ -168,8 +182,8 @@ def with_tiers(
     if not done:
         raise failed[0][1]
     for config, error in failed:
-        if topic is not None and isinstance(error, NotFound):
-            continue  # not every broker has each topic
+        if is_of_topics and isinstance(error, NotFound):
+            continue
         LOGGER.error("%s of cluster %s: %s", config.broker, config.cluster, explain(error)[1])
         click.get_current_context().meta[PARTIAL] = True
     return done

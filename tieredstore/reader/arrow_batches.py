@@ -85,6 +85,40 @@ def _field_of(name: str) -> pa.Field:
     raise ValueError(f"there is no column {name!r}: did you mean {' or '.join(near)}?")
 
 
+ORIGIN = ("cluster", "broker")
+"""Columns of messages of several brokers, besides those of each."""
+
+
+def schema_with_origin(columns: Sequence[str] | None) -> pa.Schema:
+    """As `schema_of`, for several brokers: `cluster` and `broker` are columns, too.
+
+    Raises:
+        ValueError: as `schema_of`.
+    """
+    if columns is None or isinstance(columns, str):
+        columns = [*ORIGIN, *schema_of(columns).names]
+    schema_of([name for name in columns if name not in ORIGIN])  # of all of them together
+    fields = [
+        pa.field(name, pa.string()) if name in ORIGIN else _field_of(name) for name in columns
+    ]
+    for name in ORIGIN:
+        if sum(field.name == name for field in fields) > 1:
+            raise ValueError(f"the column {name!r} is named twice")
+    return pa.schema(fields)
+
+
+def with_origin(
+    batch: pa.RecordBatch, schema: pa.Schema, cluster: str, broker: str
+) -> pa.RecordBatch:
+    """A batch of one broker in a schema of `schema_with_origin`."""
+    names = dict(zip(ORIGIN, (cluster, broker), strict=True))
+    arrays = [
+        pa.repeat(names[name], batch.num_rows) if name in names else batch.column(name)
+        for name in schema.names
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 def reader_of(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
     """Batches in the form that pandas, polars and DuckDB take."""
     return pa.RecordBatchReader.from_batches(schema, batches)

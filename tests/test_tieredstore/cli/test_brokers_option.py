@@ -1,12 +1,15 @@
-"""`--broker PATTERN`: topics, messages, keys and checks of several brokers of one tier."""
+"""`--broker PATTERN`: topics, messages, keys, checks, jobs and tables of several brokers."""
 
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+import tieredstore
 from tests.support.cli import Done, run
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
+from tieredstore.offline import dataset
 
 CLUSTER = "C"
 MESSAGES = {"east-1": 4, "east-2": 6, "west-1": 3}
@@ -117,3 +120,115 @@ def test_a_pattern_that_fits_no_broker_is_refused_with_the_names(tier: Path) -> 
     done = of_all(tier, "topics", pattern="north-*", status=2)
     assert "no broker of the tier in" in done.err
     assert all(name in done.err for name in MESSAGES)
+
+
+def test_an_audit_compares_one_after_another(tier: Path) -> None:
+    rows = of_all(tier, "audit", "--json", "--processes", "1").rows
+    assert [(row["cluster"], row["broker"]) for row in rows] == [
+        (CLUSTER, name) for name in MESSAGES
+    ]
+    counts = [row["summary"]["messages"] for row in rows]
+    assert counts == [4, 6, 4]
+    alone = run(*of_tier(tier), "-D", "brokerName=east-2", "audit", "--json", "--processes", "1")
+    assert alone.rows == [{"summary": rows[1]["summary"]}]
+
+
+def exported(tier: Path, into: Path, *words: str, status: int = 0) -> Done:
+    return of_all(tier, "export", str(into), "--processes", "1", *words, status=status)
+
+
+def test_each_broker_is_exported_into_partitions_and_again_adds_nothing(
+    tier: Path, tmp_path: Path
+) -> None:
+    into = tmp_path / "out"
+    planned = exported(tier, into, "--dry-run", "--json").rows
+    assert [(row["broker"], row["topic"], row["to"]) for row in planned] == [
+        ("east-1", "Orders", 4),
+        ("east-2", "Orders", 6),
+        ("west-1", "Alone", 1),
+        ("west-1", "Orders", 3),
+    ]
+    rows = exported(tier, into, "--json").rows
+    assert {(row["broker"], row["topic"]): row["messages"] for row in rows} == {
+        (row["broker"], row["topic"]): row["to"] for row in planned
+    }
+    table = pq.read_table(into, partitioning="hive")
+    assert sorted(zip(*(table[name].to_pylist() for name in ("broker", "body")), strict=True)) == [
+        *(
+            (name, f"{name}:{one}".encode())
+            for name in ("east-1", "east-2")
+            for one in range(MESSAGES[name])
+        ),
+        ("west-1", b"alone"),
+        *(("west-1", f"west-1:{one}".encode()) for one in range(3)),
+    ]
+    assert set(table["cluster"].to_pylist()) == {CLUSTER}
+    assert exported(tier, into, "--json").rows == []
+    assert exported(tier, into).out.splitlines()[0] == f"east-1 of cluster {CLUSTER}"
+    alone = ("-D", "brokerName=east-1", "export")
+    assert "holds no export" in run(*of_tier(tier), *alone, into, status=2).err
+    run(*of_tier(tier), *alone, tmp_path / "one", "--processes", "1")
+    assert "of one broker" in exported(tier, tmp_path / "one", status=2).err
+
+
+def test_an_export_names_a_topic_that_no_broker_has_and_refuses_what_it_cannot(
+    tier: Path, tmp_path: Path
+) -> None:
+    words = ("--topic", "Alone", "--topic", "Nowhere", "--json")
+    done = exported(tier, tmp_path / "out", *words, status=1)
+    assert [(row["broker"], row["topic"]) for row in done.rows] == [("west-1", "Alone")]
+    assert "no broker has the topic Nowhere" in done.err
+    column = exported(tier, tmp_path / "other", "--property", "Broker:string", status=2)
+    assert "Broker:string cannot be a column" in column.err
+    assert "of one broker" in of_all(tier, "export", "--iceberg", "a.b.c", status=2).err
+
+
+def test_a_dataset_of_all_brokers_is_that_of_each_with_its_names(tier: Path) -> None:
+    of_them = dataset(tier, "Orders", broker="*").read_all()
+    assert of_them.column_names == [
+        "cluster",
+        "broker",
+        *dataset(tier, broker="east-1").schema.names,
+    ]
+    for name, count in MESSAGES.items():
+        alone = dataset(tier, "Orders", broker=name).read_all()
+        rows = [row for row in of_them.to_pylist() if row["broker"] == name]
+        assert len(rows) == count
+        assert rows == [{"cluster": CLUSTER, "broker": name} | row for row in alone.to_pylist()]
+    some = dataset(
+        tier, ["Alone", "Orders"], columns=["body:text", "broker"], broker=["w*", "east-2"]
+    )
+    assert some.read_all().to_pylist() == [
+        *({"body": f"east-2:{one}", "broker": "east-2"} for one in range(6)),
+        {"body": "alone", "broker": "west-1"},
+        *({"body": f"west-1:{one}", "broker": "west-1"} for one in range(3)),
+    ]
+    assert dataset(tier, columns=["broker"], broker="*").read_all().num_rows == 14
+    assert dataset(tier, queues=2, columns=["body"], broker="*").read_all().num_rows == 1
+    with pytest.raises(tieredstore.NotFound, match="Nowhere"):
+        dataset(tier, "Nowhere", broker="*")
+    with pytest.raises(ValueError, match="named twice"):
+        dataset(tier, columns=["broker", "broker:string"], broker="*")
+
+
+@pytest.mark.leaves_findings("journal", why="the metadata of one broker are overwritten")
+def test_jobs_answer_for_the_others_where_one_broker_is_damaged(tier: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tier, tmp_path / "tier"))
+    damage(copy, "east-2")
+    for done in (
+        of_all(copy, "audit", "--json", "--processes", "1", status=1),
+        exported(copy, tmp_path / "out", "--json", status=1),
+    ):
+        assert {row["broker"] for row in done.rows} == {"east-1", "west-1"}
+        assert "east-2 of cluster C: " in done.err
+    failed: list[tuple[str, str]] = []
+    found = dataset(
+        copy,
+        columns=["broker"],
+        broker="*",
+        on_broker_failure=lambda cluster, broker, _: failed.append((cluster, broker)),
+    )
+    assert set(found.read_all()["broker"].to_pylist()) == {"east-1", "west-1"}
+    assert failed == [(CLUSTER, "east-2")]
+    with pytest.raises(tieredstore.Corrupt):
+        dataset(copy, broker="*")

@@ -16,14 +16,17 @@ from tieredstore.cli.output import (
     write_json,
     write_table,
 )
-from tieredstore.cli.reading import java_metadata_option
+from tieredstore.cli.reading import brokers_option, each_broker, java_metadata_option
 from tieredstore.cli.streams import FINDINGS
+from tieredstore.config.effective import Config
 from tieredstore.metrics.summary import counted
 from tieredstore.offline import import_job
 from tieredstore.offline.jobs.report import AuditReport
+from tieredstore.session.reader import existing_tiers
 
 
 @click.command("audit")
+@brokers_option
 @java_metadata_option
 @click.option(
     "--bodies", is_flag=True, help="Also decompress every compressed body, up to 64 MiB of each."
@@ -35,6 +38,7 @@ def command(
     invocation: Invocation,
     java_metadata: Path | None,
     *,
+    brokers: tuple[str, ...],
     bodies: bool,
     engine: str,
     processes: int | None,
@@ -44,26 +48,38 @@ def command(
     """Compare all of a tier: records, units, checksums, keys, metadata, in both directions.
 
     Finds what `check` finds, with as many processes as there are cores, and continues after a
-    finding. Exit status 1: there are findings.
+    finding. With --broker '*' it compares one broker after another. Exit status 1: there are
+    findings.
     """
     job = import_job("tieredstore.offline.jobs.audit")
-    config = invocation.load_config()
-    with engine_of(engine, processes) as workers, bytes_progress("auditing") as move:
-        report: AuditReport = job.audit(
-            config,
-            workers,
-            split_bytes=split_bytes,
-            bodies=bodies,
-            java_metadata=java_metadata,
-            progress=move,
-        )
-    with suppress(BrokenPipeError):
-        if as_json:
-            write_json([asdict(finding) for finding in report.findings])
-            write_json([{"summary": report.summary}])
-        else:
-            _print(report)
-    return FINDINGS if report.findings else 0
+    given = invocation.load_config()
+
+    def audit(config: Config) -> int:
+        with bytes_progress("auditing") as move:
+            report: AuditReport = job.audit(
+                config,
+                workers,
+                split_bytes=split_bytes,
+                bodies=bodies,
+                java_metadata=java_metadata,
+                progress=move,
+            )
+        with suppress(BrokenPipeError):
+            if as_json:
+                _write_json(report, with_broker=bool(brokers))
+            else:
+                _print(report)
+        return len(report.findings)
+
+    with engine_of(engine, processes) as workers:
+        done = each_broker(existing_tiers(given, brokers) if brokers else [given], audit)
+    return FINDINGS if any(found for _, found in done) else 0
+
+
+def _write_json(report: AuditReport, *, with_broker: bool) -> None:
+    origin = {"cluster": report.cluster, "broker": report.broker} if with_broker else {}
+    write_json([*(origin | asdict(finding) for finding in report.findings)])
+    write_json([origin | {"summary": report.summary}])
 
 
 def _print(report: AuditReport) -> None:

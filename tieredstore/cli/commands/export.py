@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from provider.names import is_there
 from tieredstore.cli.invocation import (
     GIVEN_PATH,
     Invocation,
@@ -14,18 +15,28 @@ from tieredstore.cli.invocation import (
     pass_invocation,
 )
 from tieredstore.cli.jobs import engine_of, engine_options
-from tieredstore.cli.output import bytes_bar, count_text, size_text, write_json, write_table
-from tieredstore.cli.reading import MOMENT, QUEUE, TOPIC, java_metadata_option
+from tieredstore.cli.output import Row, bytes_bar, count_text, size_text, write_json, write_table
+from tieredstore.cli.reading import (
+    MOMENT,
+    QUEUE,
+    TOPIC,
+    brokers_option,
+    each_broker,
+    java_metadata_option,
+)
 from tieredstore.cli.streams import FINDINGS
+from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import counted
-from tieredstore.session.reader import AS_OPTIONS
+from tieredstore.session.reader import AS_OPTIONS, existing_tiers
 
 if TYPE_CHECKING:
     from tieredstore.offline.export.iceberg_job import TableExport
     from tieredstore.offline.export.job import Export, ExportReport
     from tieredstore.offline.export.options import ExportOptions, Gone, Skips
 
+PARTITIONS = ("cluster", "broker")
+"""Of an export of several brokers, besides those of each."""
 NUMBERS = frozenset({"messages", "files", "size", "queues", "offsets", "damaged"})
 
 
@@ -112,12 +123,14 @@ def _options(command: Callable[..., int]) -> Callable[..., int]:
 )
 @_options
 @engine_options
+@brokers_option
 @java_metadata_option
 @json_option
 @pass_invocation
 def command(
     invocation: Invocation,
     *,
+    brokers: tuple[str, ...],
     directory: Path | None,
     table: str | None,
     split_bytes: int,
@@ -135,30 +148,85 @@ def command(
     The files are DIRECTORY/topic=TOPIC/day=YYYY-MM-DD/*.parquet, by the day in UTC when the broker
     stored the messages. An interrupted run is continued by the next one; a run on a complete
     export adds the new messages, each exactly once. With --iceberg they go into a table, by
-    snapshots of 4 GiB of logs. Exit status 1: messages are missing, which standard error names.
+    snapshots of 4 GiB of logs. With --broker '*' each broker has an export of its own, in
+    DIRECTORY/cluster=CLUSTER/broker=BROKER. Exit status 1: messages are missing, which standard
+    error names.
     """
     if (directory is None) == (table is None):
         both = "" if directory is None else ", not both"
         raise click.UsageError(f"give a directory or --iceberg{both}")
+    if brokers and directory is None:
+        raise click.UsageError("--broker is for a directory; a table is of one broker")
+    config = invocation.load_config()
     planned = {
-        "config": invocation.load_config(),
-        "options": _export_options(given),
+        "options": _export_options(given, partitions=PARTITIONS if brokers else ()),
         "split_bytes": split_bytes,
         "skips": _skips(damage=skip_damaged, missing=skip_missing),
         "java_metadata": java_metadata,
         "naming": AS_OPTIONS,
     }
-    export = _into_directory(directory, planned) if table is None else _into_table(table, planned)
-    _show_gone(export.gone)
-    for text in export.refused:
-        click.echo(text, err=True)
-    if dry_run:
-        _show_plan(export, as_json=as_json)
-        return 0
+
+    topics: set[str] = set()
+
+    def export_one(config: Config) -> bool:
+        into, of_broker = directory, planned | {"config": config}
+        origin: Row = {}
+        if brokers:
+            into, origin = _place_of(directory, config)
+            of_broker["is_alone"] = False
+        export = (
+            _into_directory(into, of_broker) if table is None else _into_table(table, of_broker)
+        )
+        topics.update(queue.topic for queue in export.queues)
+        if brokers and not as_json:
+            click.echo(f"{config.broker} of cluster {config.cluster}")
+        if dry_run:
+            _show_export(export)
+            _show_plan(export, origin, as_json=as_json)
+            return True
+        return _run(export, origin, engine, processes, as_json=as_json)
+
+    configs = existing_tiers(config, brokers) if brokers else [config]
+    done = each_broker(configs, export_one)
+    missing = sorted(set(given["topics"]) - topics) if brokers else []
+    for topic in missing:
+        click.echo(f"no broker has the topic {topic}", err=True)
+    return 0 if all(is_whole for _, is_whole in done) and not missing else FINDINGS
+
+
+def _place_of(directory: Path | None, config: Config) -> tuple[Path, Row]:
+    """The directory of one of several brokers, and the fields that name it in rows.
+
+    Raises:
+        ConfigError: the directory has an export of one broker.
+    """
+    from tieredstore.offline.export.day_files import partition_value  # noqa: PLC0415 - as below
+    from tieredstore.offline.export.ledger import LEDGER  # noqa: PLC0415 - as below
+
+    assert directory is not None, "refused before"
+    if is_there(directory / LEDGER):
+        raise ConfigError(
+            f"{directory} holds an export of one broker: name another directory for several"
+        )
+    names: Row = dict(zip(PARTITIONS, (config.cluster, config.broker), strict=True))
+    parts = [f"{key}={partition_value(str(value))}" for key, value in names.items()]
+    return directory.joinpath(*parts), names
+
+
+def _run(
+    export: "Export | TableExport",
+    origin: Row,
+    engine: str,
+    processes: int | None,
+    *,
+    as_json: bool,
+) -> bool:
+    """Write what is planned, and print the report; whether nothing is missing."""
+    _show_export(export)
     bar = bytes_bar("exporting", export.bytes_waiting)
     with engine_of(engine, processes) as made, bar as progress:
         report = export.run(made, progress)
-    _show_report(report, as_json=as_json)
+    _show_report(report, origin, as_json=as_json)
     _show_gone(report.gone)
     for reason in report.missing:
         click.echo(f"not exported yet: {reason}", err=True)
@@ -167,7 +235,14 @@ def command(
             "bring the objects back and run this again; --skip-missing leaves their messages out",
             err=True,
         )
-    return 0 if report.is_whole and not (export.gone or export.refused) else FINDINGS
+    return report.is_whole and not (export.gone or export.refused)
+
+
+def _show_export(export: "Export | TableExport") -> None:
+    """Name messages that are gone already, and queues that the export takes no more of."""
+    _show_gone(export.gone)
+    for text in export.refused:
+        click.echo(text, err=True)
 
 
 def _into_directory(directory: Path | None, planned: dict[str, Any]) -> "Export":
@@ -208,7 +283,7 @@ def _into_table(name: str, planned: dict[str, Any]) -> "TableExport":
     return planned_table_export(name=TableName.parse(name), **planned)
 
 
-def _export_options(given: dict[str, Any]) -> "ExportOptions":
+def _export_options(given: dict[str, Any], partitions: Sequence[str]) -> "ExportOptions":
     from tieredstore.offline.export.options import ExportOptions  # noqa: PLC0415 - as above
 
     since, until = given["since"], given["until"]
@@ -218,6 +293,12 @@ def _export_options(given: dict[str, Any]) -> "ExportOptions":
     if given["columns"] is not None and not names:
         raise ConfigError("--columns names no column")
     names = _typed_columns(names, given["body"], given["properties"])
+    for name in names:
+        if name.partition(":")[0].lower() in partitions:
+            raise ConfigError(
+                f"{name} cannot be a column, because directories are divided by "
+                f"{' and '.join(partitions)}: read it from the column properties"
+            )
     return ExportOptions(
         topics=tuple(sorted(set(given["topics"]))) or None,
         queues=tuple(sorted(set(given["queues"]))) or None,
@@ -259,11 +340,11 @@ def _show_gone(gone: "Sequence[Gone]") -> None:
         )
 
 
-def _show_plan(export: "Export | TableExport", *, as_json: bool) -> None:
+def _show_plan(export: "Export | TableExport", origin: Row, *, as_json: bool) -> None:
     """Print the offsets that a run would read, by queue."""
     if as_json:
         write_json(
-            {"topic": queue.topic, "queue_id": queue.queue_id, "from": first, "to": end}
+            {**origin, "topic": queue.topic, "queue_id": queue.queue_id, "from": first, "to": end}
             for queue, (first, end) in sorted(export.queues.items())
         )
         return
@@ -277,9 +358,9 @@ def _show_plan(export: "Export | TableExport", *, as_json: bool) -> None:
     click.echo(f"{counted(len(export.waiting), 'task')}, {size_text(export.bytes_waiting)} to read")
 
 
-def _show_report(report: "ExportReport", *, as_json: bool) -> None:
+def _show_report(report: "ExportReport", origin: Row, *, as_json: bool) -> None:
     if as_json:
-        write_json({"run": report.run, **asdict(topic)} for topic in report.topics)
+        write_json({**origin, "run": report.run, **asdict(topic)} for topic in report.topics)
         return
     rows = [
         (one.topic, count_text(one.messages), count_text(one.files), size_text(one.bytes),

@@ -64,8 +64,12 @@ def partition_of(topic: str, day: int, *, as_older: bool = False) -> str:
         text = date.fromordinal(date(1970, 1, 1).toordinal() + day).isoformat()
     if as_older:
         return f"topic={quote(topic, safe=' !$&(),-.;@^_`|~')}/day={text}"
-    name = _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", topic)
-    return f"topic={name}/day={text}"
+    return f"topic={partition_value(topic)}/day={text}"
+
+
+def partition_value(text: str) -> str:
+    """The text as Spark and Hive write it in the name of a partition."""
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def files_by_task(directory: Path) -> dict[str, list[str]]:

@@ -204,6 +204,7 @@ def planned_export(
     skips: Skips = NO_SKIPS,
     java_metadata: Path | None = None,
     naming: str,
+    is_alone: bool = True,
 ) -> Export:
     """Plan an export into a directory. Reads the metadata; writes nothing.
 
@@ -211,7 +212,7 @@ def planned_export(
     whatever was tiered since: finished tasks stay, and messages that left the tier are counted. A
     complete export gets the messages that came since, in files of their own. Missing options are
     those of the first run. A queue whose topic was created again gets no further messages, because
-    its offsets mean other messages now.
+    its offsets mean other messages now. Unless it `is_alone`, another broker may have a topic.
 
     Raises:
         ConfigError: the options or the tier differ from those of the first run; or the directory
@@ -227,19 +228,18 @@ def planned_export(
     columns = columns_of(options)
     last = ledger.last_run()
     reached: Mapping[QueueId, Reached] = {} if last is None else last.reached
-    ends = {str(queue): one.end for queue, one in reached.items()}
     java = None if java_metadata is None else str(java_metadata)
     with OpenTier(lambda: config, java, naming=naming) as tier:
         source = ExportSource.of(tier.state())
         if about is not None:
             ExportSource.kept(about).refuse_other(source, target)
         refuse_older(tier.state(), 0 if last is None else last.sequence, target)
-        wanted = replace(options.wanted, starts=ends)
+        wanted = replace(options.wanted, starts={str(one): reached[one].end for one in reached})
         done = ledger.done(last.number) if last is not None else {}
         goes_on = last is not None and len(done) < len(last.tasks)
 
         def planned_tier() -> tuple[ExportQueues, TierPlan]:
-            queues = queues_of_export(tier, wanted, reached, is_new=about is None)
+            queues = queues_of_export(tier, wanted, reached, is_new=about is None and is_alone)
             selection = (options.wanted if goes_on else wanted).selection(queues.there)
             return queues, tier.plan(selection, split_bytes)
 
