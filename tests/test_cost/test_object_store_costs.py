@@ -5,8 +5,10 @@ Every byte is real, in memory, and time is simulated. The requests are those tha
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 
 import fsspec
@@ -19,7 +21,7 @@ from dispatcher.dispatcher import TieredDispatcher
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock, SystemClock
 from provider.object.opening import open_object_store
-from provider.object.store import FsspecStore
+from provider.object.store import REQUEST_KINDS, FsspecStore
 from provider.stores.packed_segments import PackedDriver
 from provider.stores.range_reads import RangeReads
 from tests.support.clean_tier import (
@@ -34,6 +36,7 @@ from tests.support.memory_tier import InlineExecutor
 from tests.support.simulated_time import SimulatedClock, simulated
 from tests.support.uniform_hot_log import UniformHotLog
 from tieredstore.config.effective import Config
+from tieredstore.config.prices import MONTH_S, Load, PriceTable, forecast
 from tieredstore.session.takeover import watch_ownership
 
 URL = "memory://costs/tier"
@@ -170,6 +173,14 @@ def test_thin_queues_cost_150_writes_an_hour() -> None:
         print(f"{messages} messages in an hour: {store.meter}")
         assert messages >= THIN_QUEUES * (HOUR_S - 100)
         assert spent <= 150, store.meter
+        _, sent, merging, _ = forecast(
+            Load(THIN_QUEUES * hot.record_bytes, HOUR_S, THIN_QUEUES),
+            replace(config.request_limits, heartbeat_s=math.inf),  # signs of life are not shown
+            PriceTable("", "", {**dict.fromkeys(REQUEST_KINDS, 0), "PUT": 1000}, 0, 0, 0),
+        )
+        expected = (sent.currency_a_month + merging.currency_a_month) * HOUR_S / MONTH_S
+        print(f"expected: {expected}")
+        assert 0.7 < expected / spent < 1.5
         assert listings <= 150, store.meter
         reader = await TierReader.open(store_on(clock, config))
         ends = [queue.next_offset for queue in reader.state.queues.values()]

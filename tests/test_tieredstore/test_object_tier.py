@@ -274,6 +274,23 @@ def test_config_says_what_the_settings_cost(url: str) -> None:
     assert "a month" not in invoke("directory", "config").output
 
 
+def test_status_compares_the_bill_with_the_forecast(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(tiered(tmp_path / "store", url))
+    (row,) = [json.loads(one) for one in invoke(url, "status", "--json").stdout.splitlines()]
+    assert row["cost"]["kept_a_month"] > 0
+    assert row["cost"]["counted_a_month"] is None
+    shown = invoke(url, "status").stdout
+    assert "USD a month for the " in shown
+    assert "USD a month expected for " in shown
+    assert "counted" not in shown
+    asked = {"page": "p", "ready": True, "hours": 72.0, "requests": 300.0, "request_cost": 0.2}
+    monkeypatch.setattr("tieredstore.cli.commands.status._process", lambda _: asked)
+    shown = invoke(url, "-D", "tieredStoreMetricsPort=1", "status").stdout
+    assert "2.00 USD a month for 3,000 requests, as its process counted so far" in shown
+
+
 async def test_requests_and_their_cost_are_metrics_and_bytes_have_a_limit(
     tmp_path: Path, url: str
 ) -> None:

@@ -52,7 +52,8 @@ def test_an_outage_is_said_once_however_many_files_it_meets_and_so_is_its_end(
 
 def test_losses_of_one_reason_are_said_together(said: pytest.LogCaptureFixture) -> None:
     def lost(topic: str, count: int, reason: str) -> list[Loss]:
-        return [Loss(QueueId(topic, queue), Gap(10, 15, reason)) for queue in range(count)]
+        gap = Gap(QueueOffset(10), QueueOffset(15), reason, found_ms=0)
+        return [Loss(QueueId(topic, queue), gap) for queue in range(count)]
 
     rotten = [
         Loss(QueueId("Rotten", number), Gap(QueueOffset(0), QueueOffset(1), f"at {number}", 0))

@@ -375,6 +375,8 @@ class Config:
             upload_bytes_per_s=self.limits.upload_bytes_per_s,
             download_bytes_per_s=self.limits.download_bytes_per_s,
             offload_object_bytes=self.upkeep.repack_bytes_max,
+            merge_fan=self.upkeep.merge_fan,
+            segment_age_s=self.tier.rolling_age_hours * 3600.0,
         )
 
     @property

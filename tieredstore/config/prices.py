@@ -1,4 +1,4 @@
-"""Bills of an object store: a price table, and estimates for the configured limits. Pure."""
+"""Bills of an object store: a price table, estimates for the limits, and a forecast. Pure."""
 
 import math
 import tomllib
@@ -18,6 +18,10 @@ ROUND_PUTS: Final = 2
 """Of a round: its part, and the entry of the journal that publishes it."""
 SNAPSHOT_PUTS: Final = 2
 """Requests of a snapshot: its own, and those that upkeep writes with it."""
+MERGE_PUTS: Final = 2
+"""Of a merge: the object, and the entry that publishes it."""
+MERGE_READ_BYTES: Final = 8 << 20
+"""Of the longest request of a merge that reads."""
 READ_BYTES: Final = 4 << 20
 """Of a GET of a long sequential read, about: `tests/test_cost` counts 300 for a GiB."""
 
@@ -104,7 +108,13 @@ class Limits:
     """0: no limit."""
     download_bytes_per_s: int
     offload_object_bytes: int = 32 << 20
-    """Of an object that an offload makes in the second store."""
+    """Of an object that an offload makes in the second store, or a merge in the first one."""
+    merge_fan: int = 16
+    """Small pieces of a queue that a merge makes one of."""
+    merge_small_bytes: int = 2 << 20
+    """Pieces from here on are not merged."""
+    segment_age_s: float = 24 * 3600.0
+    """Age at which a segment is closed at the latest: pieces of several are never merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +131,8 @@ def estimates(limits: Limits, prices: PriceTable) -> list[Estimate]:
 
     Tiering at its limit is counted apart from reading, and reading apart from tiering.
     """
-    idle: dict[RequestKind, float] = {
-        "PUT": 1 / limits.heartbeat_s,
-        "DELETE": 1 / limits.heartbeat_s,
-    }
-    if limits.owner_check_s:
-        idle["LIST"] = 1 / limits.owner_check_s
     aged = 1 / limits.round_age_s if limits.round_age_s else 0.0
-    found = [_estimate("idle", idle, 0, 0, prices)]
+    found = [_estimate("idle", _idle(limits), 0, 0, prices)]
     if aged:
         found.append(_estimate("busy, by age", _tiering(aged, limits), 0, 0, prices))
     if upload := limits.upload_bytes_per_s:
@@ -137,6 +141,88 @@ def estimates(limits: Limits, prices: PriceTable) -> list[Estimate]:
     if download := limits.download_bytes_per_s:
         found.append(_downloading(download, prices))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Bytes that brokers write, and the time for which they are kept."""
+
+    bytes_per_s: float
+    kept_s: float
+    queues: int
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An item of a forecast."""
+
+    what: str
+    bytes: float
+    """Bytes that are stored, or moved in a month."""
+    requests_a_month: float
+    currency_a_month: float
+
+
+def forecast(load: Load, limits: Limits, prices: PriceTable) -> list[Item]:
+    """Forecast the bill of a month, once as much is stored as is kept.
+
+    The last item is the price of reading everything that is kept, once. Units, keys and metadata
+    are left out: some 100 bytes of a message.
+    """
+    kept = load.bytes_per_s * load.kept_s
+    tiering, merging, merged = _idle(limits), dict[RequestKind, float](), 0.0
+    if load.bytes_per_s:
+        rounds = load.bytes_per_s / limits.round_bytes
+        rounds = max(1 / limits.round_age_s if limits.round_age_s else rounds, rounds)
+        tiering |= _tiering(rounds, limits)
+        merging, merged = _merging(rounds, load, limits)
+    moved = merged * (prices.uploaded_gib + prices.downloaded_gib) / GIB
+    reads: dict[RequestKind, float] = {"GET": kept / READ_BYTES}
+    sent = load.bytes_per_s * prices.uploaded_gib / GIB
+    return [
+        Item("kept", kept, 0, kept / GIB * prices.stored_gib_month),
+        _item("tiering", load.bytes_per_s, tiering, sent, prices),
+        _item("merging", merged, merging, moved, prices),
+        Item(
+            "reading it all once",
+            kept,
+            reads["GET"],
+            prices.cost(reads) + kept / GIB * prices.downloaded_gib,
+        ),
+    ]
+
+
+def _item(
+    what: str,
+    bytes_per_s: float,
+    per_s: dict[RequestKind, float],
+    moved_per_s: float,
+    prices: PriceTable,
+) -> Item:
+    requests = sum(per_s.values()) * MONTH_S
+    return Item(what, bytes_per_s * MONTH_S, requests, (prices.cost(per_s) + moved_per_s) * MONTH_S)
+
+
+def _merging(rounds: float, load: Load, limits: Limits) -> tuple[dict[RequestKind, float], float]:
+    """Requests and rewritten bytes a second: each level of merges reads all bytes, and writes them.
+
+    The last level gathers closed segments.
+    """
+    gets = puts = merged = 0.0
+    objects, pieces = rounds, 1.0
+    piece_bytes = load.bytes_per_s / rounds / load.queues
+    levels = 1
+    while piece_bytes < limits.merge_small_bytes and pieces < rounds * limits.segment_age_s:
+        levels += 1
+        piece_bytes *= limits.merge_fan
+        pieces *= limits.merge_fan
+    for _ in range(levels):
+        made = max(objects / limits.merge_fan, load.bytes_per_s / limits.offload_object_bytes)
+        gets += max(objects, load.bytes_per_s / MERGE_READ_BYTES)
+        puts += MERGE_PUTS * made
+        merged += load.bytes_per_s
+        objects = made
+    return {"GET": gets, "PUT": puts}, merged
 
 
 def offload_estimates(limits: Limits, prices: PriceTable) -> list[Estimate]:
@@ -161,6 +247,17 @@ def _offloading(state: str, bytes_per_s: float, limits: Limits, prices: PriceTab
 def _downloading(bytes_per_s: float, prices: PriceTable) -> Estimate:
     gets: dict[RequestKind, float] = {"GET": bytes_per_s / READ_BYTES}
     return _estimate("downloading all it may", gets, 0, bytes_per_s, prices)
+
+
+def _idle(limits: Limits) -> dict[RequestKind, float]:
+    """Requests of signs of life, and of looks for a newer owner."""
+    found: dict[RequestKind, float] = {
+        "PUT": 1 / limits.heartbeat_s,
+        "DELETE": 1 / limits.heartbeat_s,
+    }
+    if limits.owner_check_s:
+        found["LIST"] = 1 / limits.owner_check_s
+    return found
 
 
 def _tiering(rounds_per_s: float, limits: Limits) -> dict[RequestKind, float]:

@@ -10,7 +10,15 @@ from click.testing import CliRunner
 from provider.object.store import RequestMeter
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
-from tieredstore.config.prices import Limits, PriceTable, estimates, offload_estimates
+from tieredstore.config.prices import (
+    MONTH_S,
+    Limits,
+    Load,
+    PriceTable,
+    estimates,
+    forecast,
+    offload_estimates,
+)
 from tieredstore.config.sources import ConfigError
 
 LIMITS = Limits(
@@ -79,6 +87,59 @@ def test_a_second_store_costs_a_write_and_a_read_for_each_object() -> None:
     assert an_hour.currency_a_month == pytest.approx((32 * 0.012 + 8) * 720)
     assert up.requests_per_s == pytest.approx(4)
     assert up.currency_a_month == pytest.approx((2 * 0.012 + 8 / 16) * month_s)
+
+
+def test_a_forecast_adds_up_what_is_kept_tiered_merged_and_read() -> None:
+    prices, mib = PriceTable.parse(TABLE, path="t"), 1 << 20
+    load = Load(bytes_per_s=64 * mib, kept_s=1024.0, queues=4)  # of 16 MiB in each round: no merge
+    kept, tiering, merging, reading = forecast(load, LIMITS, prices)
+    assert (kept.bytes, kept.currency_a_month) == (64 << 30, 64)
+    puts = 2 + 2 / 900
+    assert tiering.requests_a_month == pytest.approx((puts + 1 / 60) * MONTH_S)
+    wanted = (puts * 0.01 + 0.001 / 60 + 3 / 16) * MONTH_S
+    assert tiering.currency_a_month == pytest.approx(wanted)
+    assert merging.bytes == 64 * mib * MONTH_S, "closed segments are gathered once"
+    assert merging.requests_a_month == pytest.approx((8 + 2 * 2) * MONTH_S)
+    assert (reading.requests_a_month, reading.bytes) == (1 << 14, 64 << 30)
+    assert reading.currency_a_month == pytest.approx((1 << 14) * 0.002 + 64 * 5)
+
+
+def test_more_queues_are_more_merges_and_nothing_costs_what_an_owner_does() -> None:
+    prices = PriceTable.read("")
+
+    def merged(queues: int, bytes_per_s: float = 1e6) -> float:
+        return forecast(Load(bytes_per_s, 1e6, queues), LIMITS, prices)[2].bytes / MONTH_S / 1e6
+
+    assert [round(merged(queues)) for queues in (1, 100, 10_000)] == [1, 2, 4]
+    kept, tiering, merging, reading = forecast(Load(0.0, 1e6, 1), LIMITS, prices)
+    assert (kept.currency_a_month, merging.requests_a_month, reading.bytes) == (0, 0, 0)
+    assert tiering.currency_a_month == estimates(LIMITS, prices)[0].currency_a_month
+
+
+def test_the_command_forecasts_a_bill() -> None:
+    words = ["--tier", "s3://one/place", "config", "--cost", "20MB/s", "--topics", "200"]
+    shown = CliRunner().invoke(cli, [*words, "--retention", "30d"])
+    assert shown.exit_code == 0, shown.output
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert lines[0][:2] == ["19.1", "MiB/s,"]
+    assert "800 queues" in shown.stdout
+    assert ["kept", "47.1", "TiB", "1,110.43"] in lines
+    (total,) = [float(line[-1].replace(",", "")) for line in lines if line[:2] == ["in", "all"]]
+    rows = [
+        json.loads(line) for line in CliRunner().invoke(cli, [*words, "--json"]).stdout.splitlines()
+    ]
+    assert [row["item"] for row in rows] == ["kept", "tiering", "merging", "reading it all once"]
+    assert total == pytest.approx(sum(row["USD_a_month"] for row in rows[:3]), abs=0.01)
+    for rate, seconds in (("1.5MiB/s", 1.5 * 2**20), ("500kB", 500_000), ("7b/s", 7)):
+        given = [*words[:3], "--cost", rate, "--retention", "1h", "--json"]
+        kept = json.loads(CliRunner().invoke(cli, given).stdout.splitlines()[0])
+        assert kept["bytes"] == seconds * 3600
+    for wrong in (["--cost", "20"], ["--cost", "0MB/s"], ["--cost", "1MB/s", "--retention", "x"]):
+        assert CliRunner().invoke(cli, [*words[:3], *wrong]).exit_code == 2
+    refused = CliRunner().invoke(cli, ["--tier", "here", "config", "--cost", "1MB/s"])
+    assert "no requests to pay for" in refused.output
+    slow = CliRunner().invoke(cli, ["-D", "objectStoreUploadRateMax=1000", *words])
+    assert "tiering falls behind" in slow.stdout
 
 
 def test_the_command_tells_what_each_object_store_bills(tmp_path: Path) -> None:

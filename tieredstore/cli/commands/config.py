@@ -1,5 +1,6 @@
 """`tieredstore config`: effective settings with unit, origin and meaning, and their estimates."""
 
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 
@@ -7,20 +8,54 @@ import click
 
 from provider.setting import NUMBER_MAX, PORT, Key, Kind, Value
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
-from tieredstore.cli.output import Row, printable, size_text, write_json
+from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
+from tieredstore.cli.output import Row, count_text, printable, size_text, write_json, write_table
 from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting, machine
 from tieredstore.config.keys import JAVA_ONLY, KEYS, SECTIONS, config_template
 from tieredstore.config.location import offloads_to_object_store
 from tieredstore.config.object_store import OBJECT_ORIGIN
-from tieredstore.config.prices import Estimate, estimates, offload_estimates
+from tieredstore.config.prices import Estimate, Item, Load, estimates, forecast, offload_estimates
 from tieredstore.config.sources import ConfigError, environment_name, unknown_key
 
 FOREIGN = "Keys that only the broker knows, or a plug-in"
 WIDTH_MAX = 100
 COUNTED = frozenset({Kind.COUNT, Kind.BYTES, Kind.MILLISECONDS, Kind.HOURS, Kind.PERCENT})
+_RATE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([KMGT]?)(I?)B(?:/S|PS)?", re.IGNORECASE | re.ASCII)
+_SPAN = re.compile(r"([1-9]\d{0,5})([hdw])", re.ASCII)
+TOPICS_MAX = 1_000_000
 LARGE_BYTES = 10_240
 """Numbers of bytes from here on are also shown in a larger unit."""
+
+
+class RateType(click.ParamType[float]):
+    """Bytes a second, as `20MB/s`."""
+
+    name = "rate"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Refuse a text that is no rate."""
+        found = _RATE.fullmatch(str(value))
+        if found is None or not float(found[1]):
+            self.fail(f"{str(value)!r} is no rate: write 20MB/s, or 500KiB/s", param, ctx)
+        base = 1024 if found[3] else 1000
+        return float(found[1]) * base ** " KMGT".index(found[2].upper() or " ")
+
+
+class SpanType(click.ParamType[float]):
+    """Seconds, as `30d`."""
+
+    name = "span"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Refuse a text that is no span of time."""
+        found = _SPAN.fullmatch(str(value))
+        if found is None:
+            self.fail(f"{str(value)!r} is no span of time: write 30d, or 12h", param, ctx)
+        return int(found[1]) * {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}[found[2]]
 
 
 @click.command("config")
@@ -35,6 +70,29 @@ LARGE_BYTES = 10_240
     help="Print environment variables, for a unit's EnvironmentFile or a container's --env-file; "
     "defaults and secrets in comments.",
 )
+@click.option(
+    "--cost",
+    "bytes_per_s",
+    type=RateType(),
+    metavar="RATE",
+    help="Forecast what a tier in an object store costs a month if brokers write so much, as "
+    "20MB/s.",
+)
+@click.option(
+    "--retention",
+    "kept_s",
+    type=SpanType(),
+    default="30d",
+    metavar="SPAN",
+    help="With --cost: how long messages are kept. Default: 30d.",
+)
+@click.option(
+    "--topics",
+    type=WholeNumber(1, TOPICS_MAX),
+    default=100,
+    metavar="N",
+    help="With --cost: topics, of defaultTopicQueueNums queues each. Default: 100.",
+)
 @json_option
 @pass_invocation
 def command(
@@ -44,16 +102,20 @@ def command(
     template: bool,
     changed: bool,
     env: bool,
+    bytes_per_s: float | None,
+    kept_s: float,
+    topics: int,
     as_json: bool,
 ) -> None:
     """Print every effective setting with its unit, origin and meaning.
 
     With KEY only this one, with its default, range and environment variable.
     """
-    if sum((name is not None, template, changed or env)) > 1 or (as_json and (template or env)):
+    forms = (name is not None, template, changed or env, bytes_per_s is not None)
+    if sum(forms) > 1 or (as_json and (template or env)):
         raise click.UsageError(
-            "of KEY, --template, --changed, --env and --json only --changed goes with --env, "
-            "and --json with KEY or --changed"
+            "of KEY, --template, --changed, --env and --cost only --changed goes with --env; "
+            "--json goes with KEY, --changed and --cost"
         )
     if template:
         click.echo(config_template(), nl=False)
@@ -61,6 +123,10 @@ def command(
     config = invocation.load_config()
     if name is not None:
         _show_one(config, name, as_json=as_json)
+        return
+    if bytes_per_s is not None:
+        queues = topics * int(config.settings["defaultTopicQueueNums"].value)
+        _show_forecast(config, Load(bytes_per_s, kept_s, queues), as_json=as_json)
         return
     shown = [one for one in config.settings.values() if not changed or config.gives(one.key.name)]
     if env:
@@ -104,6 +170,52 @@ def _show_estimates(config: Config) -> None:
     click.echo(f"Our own hot log (`run`, `put`) holds at most {more} more.")
 
 
+def _show_forecast(config: Config, load: Load, *, as_json: bool) -> None:
+    """Print the forecast of a month.
+
+    Raises:
+        ConfigError: the tier is in a directory, which bills nothing.
+    """
+    if not config.in_object_store:
+        raise ConfigError(
+            "a tier in a directory has no requests to pay for: give the object store, as in "
+            "--tier s3://my-bucket/tier"
+        )
+    prices = config.prices
+    items = forecast(load, config.request_limits, prices)
+    if as_json:
+        currency = f"{prices.currency}_a_month"
+        write_json(
+            {
+                "item": one.what,
+                "bytes": round(one.bytes),
+                "requests": round(one.requests_a_month),
+                currency: round(one.currency_a_month, 4),
+            }
+            for one in items
+        )
+        return
+    *monthly, _ = items
+    total = Item("in all", 0, 0, sum(one.currency_a_month for one in monthly))
+    rate = f"{size_text(round(load.bytes_per_s))}/s, kept for {load.kept_s / 86_400:g} d"
+    click.echo(f"{rate}, in {load.queues:,} queues")
+    rows = [
+        (
+            one.what,
+            size_text(round(one.bytes)) if one.bytes else "",
+            count_text(round(one.requests_a_month)) if one.requests_a_month else "",
+            f"{one.currency_a_month:,.2f}",
+        )
+        for one in (*monthly, total, items[-1])
+    ]
+    columns = ("a month", "bytes", "requests", prices.currency)
+    write_table(columns, rows, numbers=frozenset(columns[1:]))
+    click.echo(f"by the prices of {prices.name}; keys and metadata are left out")
+    limit = config.request_limits.upload_bytes_per_s
+    if 0 < limit < load.bytes_per_s:
+        click.echo(f"objectStoreUploadRateMax allows {size_text(limit)}/s: tiering falls behind")
+
+
 def _show_one(config: Config, name: str, *, as_json: bool) -> None:
     """Print one setting with all that is known of its key.
 
@@ -134,7 +246,7 @@ def _show_one(config: Config, name: str, *, as_json: bool) -> None:
 
 
 def _values(key: Key) -> str:
-    """What a key can be set to."""
+    """Return the values that a key takes."""
     if key.kind not in COUNTED:
         return key.unit_name
     unit = "" if key.unit == PORT else f" {key.unit_name}"

@@ -1,7 +1,7 @@
 """`tieredstore status`: owner, contents and losses of a tier, and what its process reports."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
@@ -16,6 +16,7 @@ from tieredstore.cli.output import count_text, printable, size_text, time_text, 
 from tieredstore.cli.reading import brokers_option, with_tiers
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
+from tieredstore.config.prices import HOUR_S, MONTH_S, Load, forecast
 from tieredstore.metrics.summary import counted
 from tieredstore.process_name import ProcessLife, ProcessName, process_words
 from tieredstore.reader.readable_tier import ReadableTier
@@ -32,6 +33,11 @@ SHOWN = {
     "tieredstore_outage": "outage",
 }
 """Samples of the metrics page, and their names here."""
+SUMMED = {
+    "tieredstore_object_store_requests_total": "requests",
+    "tieredstore_object_store_request_cost_total": "request_cost",
+}
+"""Likewise, added up over their labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +58,15 @@ class TierStatus:
     messages: int
     lost: int
     commit_log_bytes: int
+    first_timestamp: int | None
+    """Store timestamp of the oldest message."""
     last_timestamp: int | None
     """Store timestamp of the newest message."""
     garbage_objects: int
     process: Mapping[str, object] | None
     """Readiness and figures of the process at `tieredStoreMetricsPort`; None without the key."""
+    cost: Mapping[str, object] | None
+    """Bill of the object store; None for a tier in a directory."""
 
     @property
     def is_well(self) -> bool:
@@ -100,6 +110,12 @@ async def _status(tier: ReadableTier, config: Config) -> TierStatus:
         owner_state = ENDED if has_ended else state_of(broker.owner, life, seen_ms)
     said = ProcessName.parse(broker.owner)
     queues = tier.queues()
+    log_bytes = sum(queue.commit_log_bytes for queue in queues)
+    first = min((one.first_timestamp for one in queues if one.first_timestamp), default=None)
+    last = max((one.last_timestamp for one in queues if one.last_timestamp), default=None)
+    process = await asyncio.to_thread(_process, config) if config.metrics_port else None
+    span_s = max(60.0, ((last or 0) - (first or 0)) / 1000)
+    load = Load(log_bytes / span_s, span_s, max(1, len(queues)))
     return TierStatus(
         cluster=tier.cluster,
         broker=tier.broker,
@@ -112,11 +128,36 @@ async def _status(tier: ReadableTier, config: Config) -> TierStatus:
         queues=len(queues),
         messages=sum(queue.messages for queue in queues),
         lost=sum(queue.lost for queue in queues),
-        commit_log_bytes=sum(queue.commit_log_bytes for queue in queues),
-        last_timestamp=max((one.last_timestamp or 0 for one in queues), default=0) or None,
+        commit_log_bytes=log_bytes,
+        first_timestamp=first,
+        last_timestamp=last,
         garbage_objects=len(state.tombstones),
-        process=await asyncio.to_thread(_process, config) if config.metrics_port else None,
+        process=process,
+        cost=await asyncio.to_thread(_cost, config, load, process or {}),
     )
+
+
+def _cost(config: Config, load: Load, process: Mapping[str, object]) -> Mapping[str, object] | None:
+    """Return the forecast for the rate of the tier, and the bill of its process so far. Blocks."""
+    if not config.in_object_store:
+        return None
+    prices = config.prices
+    kept, *others, _ = forecast(load, config.request_limits, prices)
+    found: dict[str, object] = {
+        "currency": prices.currency,
+        "kept_a_month": kept.currency_a_month,
+        "bytes_per_s": load.bytes_per_s,
+        "requests_expected_a_month": sum(one.requests_a_month for one in others),
+        "requests_a_month": None,
+        "expected_a_month": sum(one.currency_a_month for one in others),
+        "counted_a_month": None,
+    }
+    hours, cost = process.get("hours"), process.get("request_cost")
+    if isinstance(hours, float) and isinstance(cost, float) and hours:
+        months = hours * HOUR_S / MONTH_S
+        found["requests_a_month"] = float(str(process["requests"])) / months
+        found["counted_a_month"] = cost / months
+    return found
 
 
 def state_of(owner: str, life: ProcessLife, seen_ms: int | None) -> str:
@@ -134,6 +175,7 @@ def _process(config: Config) -> dict[str, object]:
     host = "127.0.0.1" if config.metrics_host in {"", "0.0.0.0"} else config.metrics_host  # noqa: S104 - no address to listen at
     page = f"http://{f'[{host}]' if ':' in host else host}:{config.metrics_port}"
     found: dict[str, object] = {"page": page, "ready": False}
+    summed: dict[str, float] = {}
     try:
         reason = _answer(f"{page}/readyz").strip()
         found |= {"ready": reason == "ok", "reason": "" if reason == "ok" else reason}
@@ -141,11 +183,16 @@ def _process(config: Config) -> dict[str, object]:
             for sample in family.samples:
                 if sample.name in SHOWN:
                     found[SHOWN[sample.name]] = sample.value
+                if sample.name in SUMMED:
+                    name = SUMMED[sample.name]
+                    summed[name] = summed.get(name, 0.0) + sample.value
+                if sample.name == "process_start_time_seconds":
+                    summed["hours"] = (SystemClock().now_ms() / 1000 - sample.value) / HOUR_S
     except (OSError, ValueError) as error:
         inner = error.reason if isinstance(error, URLError) else error
         reason = inner.strerror if isinstance(inner, OSError) and inner.strerror else str(inner)
         found["reason"] = f"it does not answer: {reason.lower()}"
-    return found
+    return found | summed
 
 
 def _answer(url: str) -> str:
@@ -172,6 +219,8 @@ def printable_lines(status: TierStatus, now_ms: int) -> str:
     ]
     if status.process is not None:
         rows.append(("process", _process_text(status.process)))
+    if status.cost is not None:
+        rows += [("cost", text) for text in _cost_lines(status)]
     head = f"{status.broker} of cluster {status.cluster} in {status.location}"
     return "\n".join(printable(line) for line in (head, *(f"  {a:8} {b}" for a, b in rows)))
 
@@ -188,6 +237,23 @@ def _owner_text(status: TierStatus, now_ms: int) -> str:
     }
     version = f", tieredstore {status.owner_version}" if status.owner_version else ""
     return f"{status.owner}{version}, epoch {status.epoch}: {words[status.owner_state]}"
+
+
+def _cost_lines(status: TierStatus) -> Iterator[str]:
+    """Yield sentences on bytes and on requests."""
+    cost = {name: value or 0.0 for name, value in (status.cost or {}).items()}
+    currency, size = cost["currency"], size_text(status.commit_log_bytes)
+    yield f"{cost['kept_a_month']:,.2f} {currency} a month for the {size} that are kept"
+    rate = size_text(round(float(str(cost["bytes_per_s"]))))
+    yield (
+        f"{cost['expected_a_month']:,.2f} {currency} a month expected for "
+        f"{cost['requests_expected_a_month']:,.0f} requests, at {rate}/s"
+    )
+    if cost["requests_a_month"]:
+        yield (
+            f"{cost['counted_a_month']:,.2f} {currency} a month for "
+            f"{cost['requests_a_month']:,.0f} requests, as its process counted so far"
+        )
 
 
 def _process_text(process: Mapping[str, object]) -> str:
