@@ -16,16 +16,20 @@ from prometheus_client.registry import Collector
 import tieredstore
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock
+from provider.object.store import RequestMeter
 from provider.stores.metered import MeteredStore, ProviderMetrics
 from provider.testing.memory import MemoryStore
 from tests.support.fake_broker import FakeBroker
 from tests.support.read_tier import MemoryTier
+from tieredstore.config.prices import PriceTable
 from tieredstore.metrics.families import ROCKETMQ_LABELS, TieringMetrics
 from tieredstore.metrics.reads import Caller, ReadMeter
+from tieredstore.session.owner import Spending
 
 pytestmark = pytest.mark.checkout
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "conf/grafana.json").read_text())
+PRICES = PriceTable.read("")
 EVERYWHERE = {"cluster", "node_id"}
 WORDS = {"$__rate_interval": "5m"}
 """What Grafana puts in place of its variables where PromQL wants no text."""
@@ -90,7 +94,9 @@ async def known(tmp_path: Path) -> dict[str, set[str]]:
         fetch = TieredMessageFetcher(MemoryTier()).statistics()
         moment = replace(follower._moment(), fetch=fetch)
         tiering = TieringMetrics(lambda: moment, "1.2.3")
-        return labels_of(tiering) | labels_of(counted) | labels_of(process)
+        spending = Spending({"first": RequestMeter()}, PRICES)
+        parts = (tiering, counted, process, spending)
+        return {name: labels for part in parts for name, labels in labels_of(part).items()}
 
 
 def test_every_metric_of_a_panel_exists_with_its_labels(known: dict[str, set[str]]) -> None:
