@@ -58,6 +58,11 @@ class DispatchOptions:
     )
     """RocketMQ's default of 30 s would keep a lone message unreadable that long. Here it must be
     readable from a POSIX tier within a second."""
+    first_at_once: bool = False
+    """Whether the first message after a silence of `batch_age_s_max` is due at once, and the next
+    ones that long after its round began. A lone message is then in the tier as soon as it is
+    durable, and rounds that are due by age are as far apart as before. Not for stores that charge
+    for each round."""
     batches_per_commit_max: int = setting(
         "tieredStoreBatchesPerCommit",
         Kind.COUNT,

@@ -1,5 +1,6 @@
 """Progress of one queue into the tier: offsets, references, retries and state. No I/O."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -478,8 +479,13 @@ class QueueProgress:
 
     # Commits.
 
-    def waiting(self, now_s: float, *, at_once: bool = False) -> Waiting:
-        """Return the input of `plan_round` for this queue: it has references and no claim."""
+    def waiting(
+        self, now_s: float, *, at_once: bool = False, round_s: float = -math.inf
+    ) -> Waiting:
+        """Return the input of `plan_round` for this queue: it has references and no claim.
+
+        `round_s` is the time at which the last round began.
+        """
         since_s = self.since_s(now_s)
         options, setback = self._common.options, self.setback
         retry = setback.retry_messages
@@ -494,7 +500,7 @@ class QueueProgress:
                 since_s=since_s,
                 messages_max=options.batch_messages_max,
                 bytes_max=options.batch_bytes_max,
-                age_s_max=0.0 if at_once else options.batch_age_s_max,
+                age_s_max=0.0 if at_once else self._age_s_max(since_s, round_s),
             )
         return Waiting(
             queue=self.id,
@@ -506,6 +512,13 @@ class QueueProgress:
             round_queues_max=setback.round_queues_max,
             failed=setback.failures > 0,
         )
+
+    def _age_s_max(self, since_s: float, round_s: float) -> float:
+        """Return how long messages that wait since `since_s` may wait for others."""
+        age_s = self._common.options.batch_age_s_max
+        if not self._common.options.first_at_once:
+            return age_s
+        return min(age_s, max(0.0, round_s + age_s - since_s))
 
     def claim(self, bytes_max: int) -> ClaimedRange:
         """Begin a commit of at most `bytes_max` bytes, or of the whole failed range again."""

@@ -288,8 +288,18 @@ class QueueTable:
         """Mark a queue: `next_to_open` returns it alone the next time."""
         self._alone.add(queue.id)
 
-    def plan_round(self, now_s: float, load: Load, health: TierHealth, *, force: bool) -> RoundPlan:
-        """Plan the next round. With `force`, every backlog is due once no queue is being opened.
+    def plan_round(
+        self,
+        now_s: float,
+        load: Load,
+        health: TierHealth,
+        *,
+        force: bool,
+        round_s: float = -math.inf,
+    ) -> RoundPlan:
+        """Plan the next round; the last one began at `round_s`.
+
+        With `force`, every backlog is due once no queue is being opened.
 
         While queues are being opened, ready queues wait for them, at most `OPENING_WAIT_S`. The
         reason is that the queues' records are interleaved in the hot log: a round of one queue
@@ -299,7 +309,9 @@ class QueueTable:
             not queue.setback.failures for queue in self._to_open.values()
         )
         at_once = force and not opening
-        waiting = [queue.waiting(now_s, at_once=at_once) for queue in self._ready.values()]
+        waiting = [
+            queue.waiting(now_s, at_once=at_once, round_s=round_s) for queue in self._ready.values()
+        ]
         if opening:
             waiting = [
                 replace(queue, due_at_s=max(queue.due_at_s, queue.ready_s + OPENING_WAIT_S))

@@ -171,6 +171,8 @@ class DispatchWork:
         self.poll_finished = 0
         """Number of the last poll whose results are in the table."""
         self._openings = 0
+        self._round_s = -math.inf
+        """Monotonic time at which the last round began."""
         self._date_at_s = 0.0
         """Monotonic time of the next read of store times, in seconds."""
         self._hot = hot
@@ -376,11 +378,14 @@ class DispatchWork:
         while True:
             now_s = self._clock.monotonic_s()
             load = Load(self.counters.bytes_in_flight, self.counters.rounds_in_flight)
-            plan = self.table.plan_round(now_s, load, self.health, force=self.forcing > 0)
+            plan = self.table.plan_round(
+                now_s, load, self.health, force=self.forcing > 0, round_s=self._round_s
+            )
             self.counters.next_round_s = plan.wake_at_s
             if not plan.grants:
                 await self.alarm.wait(_seconds_until(plan.wake_at_s, now_s))
                 continue
+            self._round_s = now_s
             claims = [self.table[grant.queue].claim(grant.bytes_max) for grant in plan.grants]
             bytes_claimed = sum(claimed.bytes for claimed in claims)
             self.counters.begin(bytes_claimed)

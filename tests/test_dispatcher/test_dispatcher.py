@@ -79,6 +79,30 @@ async def test_queues_that_become_ready_together_share_one_commit() -> None:
         assert world.tier.calls == {"commit": 1}
 
 
+async def test_the_first_message_after_a_silence_is_committed_at_once() -> None:
+    world = World(batch_age_s_max=10.0, first_at_once=True)
+    async with world.running():
+        for silence in range(1, 4):
+            world.hot.append(A, b"lone")
+            await world.pass_time(0.3)
+            assert world.is_tiered(A)
+            assert world.tier.calls["commit"] == silence
+            await world.pass_time(11.0, step_s=1.0)
+
+
+async def test_messages_after_the_first_one_wait_for_others() -> None:
+    world = World(batch_age_s_max=10.0, first_at_once=True)
+    async with world.running():
+        for _ in range(25):
+            world.hot.append(A, b"x")
+            world.hot.append(B, b"x")
+            await world.pass_time(1.0, step_s=0.25)
+        assert world.tier.calls["commit"] == 3, "one at once, then one in 10 s"
+        await world.pass_time(10.0, step_s=0.5)
+        assert world.is_tiered(A)
+        assert world.is_tiered(B)
+
+
 async def test_a_batch_closes_on_its_count_without_waiting_for_its_age() -> None:
     world = World(batch_messages_max=10, batch_age_s_max=100.0)
     async with world.running():

@@ -455,7 +455,7 @@ def _dispatch(settings: Mapping[str, Setting], *, is_object: bool) -> DispatchOp
             f"tieredStoreBytesInFlight ({flight.origin}) must hold one batch of "
             f"tieredStoreGroupCommitSize, {batch.value} bytes, not {flight.value}"
         )
-    others: dict[str, object] = {"rounds_max": rounds}
+    others: dict[str, object] = {"rounds_max": rounds, "first_at_once": not is_object}
     if is_object:
         others |= {
             "boarding_share": 0.0,

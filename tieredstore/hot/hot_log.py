@@ -390,18 +390,20 @@ class HotLog:
         await self._flush()
 
     async def flush_forever(self) -> None:
-        """Sync the CommitLog: at once if acknowledgements wait for it, else periodically.
+        """Sync the CommitLog after appends: at once if acknowledgements wait for it.
 
-        Endless.
+        Otherwise at least `flush_interval_s` after the last sync. Endless.
         """
+        synced_s = self._clock.monotonic_s()
         while True:
-            if self.is_sync:
-                await self._flush_due.wait()
-                self._flush_due.clear()
-            else:
-                await self._clock.sleep(self._options.flush_interval_s)
+            await self._flush_due.wait()
+            left_s = synced_s + self._options.flush_interval_s - self._clock.monotonic_s()
+            if left_s > 0 and not self.is_sync:
+                await self._clock.sleep(left_s)
+            self._flush_due.clear()
             if self._closed:
                 return  # `close` makes the rest durable
+            synced_s = self._clock.monotonic_s()
             with suppress(StoreError):  # waiting callers have the error
                 await self._flush()
 

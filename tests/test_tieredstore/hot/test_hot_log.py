@@ -13,7 +13,7 @@ import pytest
 from container.names.queue_id import QueueId
 from provider.clock import SystemClock
 from provider.errors import Closed, OutOfRange, Unavailable
-from provider.testing.manual_clock import ManualClock
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot.encoding import AppendPlan, MessageRefused, NewMessage
 from tieredstore.hot.hot_log import HotLog
@@ -112,6 +112,23 @@ async def test_with_async_flush_the_disk_follows_by_the_clock(tmp_path: Path) ->
         assert log.durable_offset(QUEUE) == 1
         await log.append(new_message(1))
         await log.flush()
+        assert log.durable_offset(QUEUE) == 2
+
+
+async def test_after_an_interval_without_appends_the_disk_follows_at_once(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_hot_log(tmp_path, options=SMALL, clock=clock) as log:
+        await clock.advance(10 * SMALL.flush_interval_s)
+        await log.append(new_message(0))
+        await asyncio.wait_for(log.news.wait(), 60)
+        assert log.durable_offset(QUEUE) == 1
+        log.news.clear()
+        await log.append(new_message(1))
+        await clock.advance(0.9 * SMALL.flush_interval_s)
+        await settle()
+        assert log.durable_offset(QUEUE) == 1
+        await clock.advance(0.2 * SMALL.flush_interval_s)
+        await asyncio.wait_for(log.news.wait(), 60)
         assert log.durable_offset(QUEUE) == 2
 
 
