@@ -2,7 +2,7 @@
 
 import errno
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from container.names.queue_id import QueueId
@@ -168,7 +168,10 @@ def units_from(
         raise BlockingIOError(errno.EAGAIN, "many units")
     raw = appender.queues.read(queue, offset, count, waits=waits)
     assert len(raw) % UNIT_BYTES == 0, "whole units are read"
-    return [ConsumeQueueUnit(*fields) for fields in _unpack_units(raw)]
+    units = [ConsumeQueueUnit(*fields) for fields in _unpack_units(raw)]
+    if min([unit.size for unit in units], default=0) < 0:  # damaged: no record has it
+        units = [replace(unit, size=max(unit.size, 0)) for unit in units]
+    return units
 
 
 def _records_of(

@@ -12,6 +12,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.queue.time_index import Boundary
+from provider.errors import Corrupt
 from provider.posix.files import OpenFile, OpenFiles
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import new_message
@@ -206,3 +207,16 @@ def test_a_file_that_goes_while_it_is_opened_is_read_and_not_kept(
     path.write_bytes(b"new")
     assert files.read(str(path), 0, 3, waits=True) == b"new"
     files.close()
+
+
+@pytest.mark.parametrize("size", [-1, -(1 << 31)])
+async def test_a_unit_of_a_negative_size_is_damage(log: HotLog, tmp_path: Path, size: int) -> None:
+    await log.flush()
+    (path,) = (tmp_path / "consumequeue" / "Orders" / "0").iterdir()
+    with path.open("r+b") as file:
+        file.seek(5 * 20 + 8)
+        file.write(size.to_bytes(4, "big", signed=True))
+    assert [one.queue_offset for one in await log.get(QUEUE, 3, messages_max=8)] == [3, 4]
+    with pytest.raises(Corrupt, match="no record of Orders/0 at offset 5"):
+        await log.get(QUEUE, 5, messages_max=8)
+    assert [one.queue_offset for one in await log.get(QUEUE, 6, messages_max=2)] == [6, 7]
