@@ -29,7 +29,7 @@ NIGHTLY_PARTS := test-soak test-soak-store test-seeds test-long test-broker test
 # Hundreds of commands start here: none compiles its modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: coverage mutants promtool run run-s3 test test-full test-nightly check check-full test-rooms test-wheel $(FULL_PARTS) $(NIGHTLY_PARTS) soak soak-store \
+.PHONY: coverage mutants promtool chromium run run-s3 test test-full test-nightly check check-full test-rooms test-wheel $(FULL_PARTS) $(NIGHTLY_PARTS) soak soak-store \
 	simulate kill-s3 rebuild-million bench bench-java bench-store bench-s3 bench-offline plot format clean plugin-jar
 
 # As pip does: a mirror's certificate may be known to this machine alone.
@@ -53,6 +53,12 @@ promtool:
 		&& apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends prometheus >/dev/null; } \
 		|| echo "promtool is not installed here: the alerts are not tested"
 
+# A real browser, for the console's pages; likewise.
+chromium:
+	@command -v chromium >/dev/null || { [ -n "$$CI" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends chromium >/dev/null; } \
+		|| echo "chromium is not installed here: the console is not tested in a browser"
+
 $(FULL_STAMP): $(STAMP)
 	$(call install,--group full)
 	touch $@
@@ -68,7 +74,7 @@ run-s3: $(FULL_STAMP)
 test: $(STAMP)
 	@$(LEVEL_JOBS) --jobs=2 test-rooms check test-wheel
 
-test-full: $(FULL_STAMP) promtool
+test-full: $(FULL_STAMP) promtool chromium
 	@echo "$(JOBS) at a time, each shown when it ends: $(FULL_PARTS) check-full"
 	@$(LEVEL_JOBS) --jobs=$(JOBS) $(FULL_PARTS) check-full
 

@@ -16,6 +16,9 @@ from tieredstore.cli.main import COMMANDS
 OF_EXTRAS = {
     "pyspark": "tieredstore.offline.spark.",
     "py4j": "tieredstore.offline.spark.",  # comes with PySpark
+    "jinja2": "tieredstore.console.",
+    "starlette": "tieredstore.console.",
+    "uvicorn": "tieredstore.console.",
     "pyiceberg": "tieredstore.offline.export.iceberg_",
 }
 """What comes with extras, without which the wheel is tried, and the modules that need it."""

@@ -15,11 +15,12 @@ from rich.text import Text
 
 from dispatcher.statistics import DispatchStatistics
 from provider.clock import Clock, SystemClock
-from tieredstore.cli.output import BETWEEN, Row, count_text, printable, size_text, table_of
+from tieredstore.cli.output import BETWEEN, Row, table_of
 from tieredstore.config.effective import Config
 from tieredstore.lifetime import running
 from tieredstore.metrics.summary import TopicSummary, counted
 from tieredstore.session.report import LOOK_S_MIN, LOOK_SHARE_MAX
+from tieredstore.texts import count_text, printable, size_text
 
 COLUMNS = ("topic", "queues", "messages", "new", "size", "behind", "lost")
 NUMBERS = frozenset(COLUMNS[1:])

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import click
 
-from tieredstore.cli.output import printable
 from tieredstore.cli.streams import JSON, TEXT
+from tieredstore.texts import printable
 
 LOGGER_NAME = "tieredstore"
 

@@ -52,6 +52,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "tieredstore.cli.commands.serve",
         "Serve the history of a tier to RocketMQ clients.",
     ),
+    "console": (
+        "tieredstore.cli.commands.console",
+        "Serve web pages of a tier: brokers, topics, messages.",
+    ),
     "java-plugin": (
         "tieredstore.cli.commands.java_plugin",
         "Write the plug-in by which a Java broker reads its tier.",

@@ -15,8 +15,9 @@ import click
 from rich.cells import cell_len, set_cell_size
 
 from container.record.properties import KEYS
-from tieredstore.cli.output import count_text, escaped, printable, time_text, write_json
+from tieredstore.cli.output import write_json
 from tieredstore.message import Message
+from tieredstore.texts import count_text, escaped, printable, time_text
 
 PREVIEW_BYTES = 200
 UTF8_BYTES_MAX = 4

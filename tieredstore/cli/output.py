@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 import click
 import orjson
@@ -17,22 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-
-def printable(text: str) -> str:
-    """The text with a dot in place of every character that is not printable. O(length)."""
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else "." for character in text)
-
-
-def escaped(text: str) -> str:
-    r"""The text with `\n`, `\x1b` and so on in place of what is not printable. O(length)."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else ascii(character)[1:-1] for character in text
-    )
-
+from tieredstore.texts import printable, size_text
 
 Row = Mapping[str, object]
 
@@ -127,34 +111,6 @@ def _write_lists(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title
         for name, cell in zip(columns, row, strict=True):
             if cell:
                 click.echo(f"{name.ljust(width)} {cell}")
-
-
-def size_text(size: int) -> str:
-    """Bytes for people: `998 B`, `1.5 MiB`."""
-    if size < 1024:  # noqa: PLR2004 - the next unit
-        return f"{size} B"
-    value = float(size)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        value /= 1024
-        if value < 1000:  # noqa: PLR2004 - four digits are enough
-            return f"{value:.1f} {unit}"
-    return f"{value / 1024:.1f} PiB"
-
-
-def time_text(timestamp_ms: int | None) -> str:
-    """A store timestamp for people, in UTC; "" for None, the number itself if it is no time."""
-    if not timestamp_ms:
-        return ""
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return str(timestamp_ms)
-    return f"{moment:%Y-%m-%d %H:%M:%S}"
-
-
-def count_text(count: int) -> str:
-    """A number with separated thousands."""
-    return f"{count:,}"
 
 
 Show = Callable[[int, int, str], None]

@@ -16,11 +16,11 @@ from provider.errors import NotFound, StoreError
 from provider.options import DiskCacheOptions
 from tieredstore.cli.failures import damage_texts, explain, served_in_part
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, WholeNumber
-from tieredstore.cli.output import printable
 from tieredstore.config.effective import Config
 from tieredstore.reader.moment import parse_moment
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.session.reader import existing_tier, existing_tiers
+from tieredstore.texts import printable
 
 LOGGER = logging.getLogger("tieredstore.cli.reading")
 

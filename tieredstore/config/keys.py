@@ -552,6 +552,31 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             object_default=10_000,
         ),
     ),
+    "Web console": (
+        Key(
+            "tieredStoreConsolePort",
+            Kind.COUNT,
+            0,
+            "Port of the web console (extra `console`) of `tier --follow`, `run`, `serve` and "
+            "`console`; 0: none, of `console` 8077.",
+            unit="port",
+            least=0,
+            most=65_535,
+        ),
+        Key(
+            "tieredStoreConsoleHost",
+            Kind.TEXT,
+            "127.0.0.1",
+            "Address of tieredStoreConsolePort; unless loopback, it needs "
+            "tieredStoreConsoleTokenPath.",
+        ),
+        Key(
+            "tieredStoreConsoleTokenPath",
+            Kind.PATH,
+            "",
+            "File with the token that every request to the console must have. Empty: none.",
+        ),
+    ),
     "Messages by key": (
         Key(
             "messageIndexEnable",

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
@@ -21,6 +22,20 @@ from tieredstore.serve.server import Server, serving
 LOGGER = logging.getLogger("tieredstore.serve")
 RETRY_S = 5.0
 """Seconds between two attempts to serve."""
+
+
+class Beside(Protocol):
+    """Part of a process beside tiering."""
+
+    def unready_reason(self) -> str:
+        """Return why it does not do what it should, in one line; "" while it does."""
+        ...
+
+
+def unready_reason(parts: Iterable[Beside | None]) -> str:
+    """Return why one of the parts is not ready; "" if all are."""
+    reasons = (one.unready_reason() for one in parts if one is not None)
+    return next(filter(None, reasons), "")
 
 
 class ServerBeside(Collector):

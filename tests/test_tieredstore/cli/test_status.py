@@ -9,8 +9,8 @@ from container.journal.heartbeat import LOOKS_PER_LEASE
 from provider.clock import SystemClock
 from tests.support.cli import run
 from tests.test_tieredstore.metrics.test_follower_page import Served, served
-from tieredstore.cli.commands.status import GONE, LIVES, SILENT, SILENT_S, state_of
 from tieredstore.process_name import ProcessLife
+from tieredstore.reader.status import GONE, LIVES, SILENT, SILENT_S, state_of
 
 __all__ = ["served"]
 
@@ -20,10 +20,12 @@ def test_a_tier_says_who_owned_it_and_what_it_holds(golden_tier: Path) -> None:
     (row,) = done.rows
     assert (row["owner_state"], row["epoch"], row["process"]) == ("ended", 1, None)
     assert row["messages"] == 3396
+    assert row["stored_bytes"] > row["commit_log_bytes"]
+    assert row["cost"] is None
     assert (row["lost"], row["garbage_objects"]) == (0, 0)
     lines = run("--tier", golden_tier, "status").out.splitlines()
     assert lines[1].endswith("epoch 1: has ended cleanly")
-    assert [line.split()[0] for line in lines[1:]] == ["owner", "tier", "lost", "garbage"]
+    assert [line.split()[0] for line in lines[1:]] == ["owner", "tier", "stored", "lost", "garbage"]
 
 
 def test_a_process_that_does_not_answer_is_named_with_its_page(golden_tier: Path) -> None:

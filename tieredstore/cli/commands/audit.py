@@ -8,14 +8,7 @@ import click
 
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.jobs import engine_of, engine_options
-from tieredstore.cli.output import (
-    bytes_progress,
-    count_text,
-    printable,
-    size_text,
-    write_json,
-    write_table,
-)
+from tieredstore.cli.output import bytes_progress, write_json, write_table
 from tieredstore.cli.reading import brokers_option, each_broker, java_metadata_option
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
@@ -23,6 +16,7 @@ from tieredstore.metrics.summary import counted
 from tieredstore.offline import import_job
 from tieredstore.offline.jobs.report import AuditReport
 from tieredstore.session.reader import existing_tiers
+from tieredstore.texts import count_text, printable, size_text
 
 
 @click.command("audit")

@@ -13,7 +13,8 @@ from rich.console import Console
 from tieredstore.bench.run import METRICS, BenchResult, MetricSpread, Spread, as_rows, run_bench
 from tieredstore.bench.synthetic_store import SyntheticStore
 from tieredstore.cli.invocation import json_option
-from tieredstore.cli.output import count_text, size_text, write_json, write_table
+from tieredstore.cli.output import write_json, write_table
+from tieredstore.texts import count_text, size_text
 
 MEGABYTE = 1_000_000
 

@@ -8,13 +8,14 @@ import click
 
 from provider.errors import NotFound, StoreError
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
-from tieredstore.cli.output import Row, count_text, size_text, time_text, write_json, write_table
+from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
 from tieredstore.metrics.summary import QueueSummary
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.session.places import brokers_in, directory_of
 from tieredstore.session.reader import no_tier
+from tieredstore.texts import count_text, size_text, time_text
 
 LOGGER = logging.getLogger("tieredstore.cli.brokers")
 

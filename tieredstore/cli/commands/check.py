@@ -10,12 +10,13 @@ import click
 from container.check.finding import Finding
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.message_printer import Origin
-from tieredstore.cli.output import bytes_bar, count_text, printable, size_text, write_json
+from tieredstore.cli.output import bytes_bar, write_json
 from tieredstore.cli.reading import brokers_option, java_metadata_option, with_tiers
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.metrics.summary import losses_text
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.session.places import unbound_stores
+from tieredstore.texts import count_text, printable, size_text
 
 
 @click.command("check")

@@ -17,20 +17,12 @@ from tieredstore.cli.invocation import (
     pass_invocation,
     take_over_option,
 )
-from tieredstore.cli.output import (
-    Row,
-    bytes_progress,
-    count_text,
-    printable,
-    size_text,
-    time_text,
-    write_json,
-    write_table,
-)
+from tieredstore.cli.output import Row, bytes_progress, write_json, write_table
 from tieredstore.cli.reading import TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.metrics.summary import counted
 from tieredstore.session.reader import existing_tier
+from tieredstore.texts import count_text, printable, size_text, time_text
 
 MERGE_BYTES_MIN, MERGE_BYTES_MAX = 64 * KIB, 64 * MIB
 JOBS_MOST = 64

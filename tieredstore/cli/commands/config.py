@@ -9,13 +9,14 @@ import click
 from provider.setting import NUMBER_MAX, PORT, Key, Kind, Value
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
-from tieredstore.cli.output import Row, count_text, printable, size_text, write_json, write_table
+from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting, machine
 from tieredstore.config.keys import JAVA_ONLY, KEYS, SECTIONS, config_template
 from tieredstore.config.location import offloads_to_object_store
 from tieredstore.config.object_store import OBJECT_ORIGIN
 from tieredstore.config.prices import Estimate, Item, Load, estimates, forecast, offload_estimates
 from tieredstore.config.sources import ConfigError, environment_name, unknown_key
+from tieredstore.texts import count_text, printable, size_text
 
 FOREIGN = "Keys that only the broker knows, or a plug-in"
 WIDTH_MAX = 100

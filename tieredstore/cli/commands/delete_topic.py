@@ -19,10 +19,11 @@ from tieredstore.cli.invocation import (
     pass_invocation,
     take_over_option,
 )
-from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
+from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.cli.reading import TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
+from tieredstore.texts import count_text, size_text
 
 COLUMNS = ("topic", "queues", "queues in tier", "messages in tier", "size in tier")
 

@@ -15,7 +15,7 @@ from tieredstore.cli.invocation import (
     pass_invocation,
 )
 from tieredstore.cli.jobs import engine_of, engine_options
-from tieredstore.cli.output import Row, bytes_bar, count_text, size_text, write_json, write_table
+from tieredstore.cli.output import Row, bytes_bar, write_json, write_table
 from tieredstore.cli.reading import (
     MOMENT,
     QUEUE,
@@ -29,6 +29,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import counted
 from tieredstore.session.reader import AS_OPTIONS, existing_tiers
+from tieredstore.texts import count_text, size_text
 
 if TYPE_CHECKING:
     from tieredstore.offline.export.iceberg_job import TableExport

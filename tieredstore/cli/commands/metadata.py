@@ -19,7 +19,7 @@ from provider.errors import Corrupt, NotFound, StoreError
 from provider.names import is_there
 from provider.posix.store import PosixStore
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
-from tieredstore.cli.output import bytes_bar, count_text, printable, size_text, write_json
+from tieredstore.cli.output import bytes_bar, write_json
 from tieredstore.cli.reading import QUEUE_NAME, with_tier
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
@@ -29,6 +29,7 @@ from tieredstore.reader.readable_tier import SLOTS_KEY, ReadableTier
 from tieredstore.session.owner import open_owner
 from tieredstore.session.places import directory_of, local_directory
 from tieredstore.session.reader import existing_tier, open_reader, read_bytes
+from tieredstore.texts import count_text, printable, size_text
 
 NAME_PART = 50
 """Characters of a file's name that the temporary file beside it repeats."""

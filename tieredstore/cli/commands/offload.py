@@ -17,9 +17,10 @@ from tieredstore.cli.invocation import (
     pass_invocation,
     take_over_option,
 )
-from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
+from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.cli.reading import MOMENT, TOPIC
 from tieredstore.cli.streams import FINDINGS
+from tieredstore.texts import count_text, size_text
 
 COLUMNS = ("topic", "queue", "segments", "size")
 

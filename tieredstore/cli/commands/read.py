@@ -16,7 +16,7 @@ from fetcher.tag_filter import parse_subscription
 from provider.errors import Corrupt
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.message_printer import MessagePrinter, Origin
-from tieredstore.cli.output import is_terminal, time_text, write_json
+from tieredstore.cli.output import is_terminal, write_json
 from tieredstore.cli.reading import (
     MOMENT,
     QUEUE,
@@ -31,6 +31,7 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import QueueSummary
 from tieredstore.reader.cursor import GROUP, Wanted, messages_of
 from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.texts import time_text
 
 ONCE_MESSAGES = 32
 QUEUES_LISTED_MAX = 8

@@ -9,13 +9,14 @@ import click
 
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.jobs import engine_of, engine_options
-from tieredstore.cli.output import bytes_progress, count_text, size_text, write_json, write_table
+from tieredstore.cli.output import bytes_progress, write_json, write_table
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import counted
 from tieredstore.offline import import_job
 from tieredstore.offline.jobs.report import RebuildReport
 from tieredstore.session.reader import known_offsets, read_bytes
+from tieredstore.texts import count_text, size_text
 
 FILES_LISTED_MAX = 40
 

@@ -22,7 +22,7 @@ from tieredstore.cli.invocation import (
     take_over_option,
 )
 from tieredstore.cli.message_printer import message_row
-from tieredstore.cli.output import Row, count_text, printable, progress_bar, write_json
+from tieredstore.cli.output import Row, progress_bar, write_json
 from tieredstore.cli.reading import QUEUE, TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
@@ -32,6 +32,7 @@ from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.session.owner import open_hot_log
 from tieredstore.session.reader import existing_tier
 from tieredstore.session.takeover import refuse_living_owner
+from tieredstore.texts import count_text, printable
 
 LISTED_MAX = 20
 """Queues to be cut that are listed one by one."""

@@ -8,11 +8,12 @@ import click
 
 from provider.clock import SystemClock
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
-from tieredstore.cli.output import Row, count_text, printable, write_json
+from tieredstore.cli.output import Row, write_json
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.log.durable_ends import DurableEnds
 from tieredstore.hot.log.repair import DamagedPlace, HotDamage, WrongUnits, open_repair
+from tieredstore.texts import count_text, printable
 
 OPTION = "--hot-log"
 LISTED_MAX = 100

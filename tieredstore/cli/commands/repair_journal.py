@@ -15,13 +15,14 @@ from provider.object_store import AppendingStore
 from provider.stores.in_place_segments import LOCK_NAME
 from tieredstore.cli.failures import NOTHING_WHOLE
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
-from tieredstore.cli.output import Row, count_text, write_json
+from tieredstore.cli.output import Row, write_json
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.session.places import directory_of, storage_at
 from tieredstore.session.reader import existing_tier, whole_paths
 from tieredstore.session.takeover import sign_of_life
+from tieredstore.texts import count_text
 
 OPTION = "--journal-to"
 ENTRY_MAX = 10**19

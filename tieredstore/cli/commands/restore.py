@@ -13,14 +13,7 @@ from provider.errors import NotFound
 from provider.posix.files import posix_errors
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.jobs import engine_of
-from tieredstore.cli.output import (
-    bytes_progress,
-    count_text,
-    size_text,
-    time_text,
-    write_json,
-    write_table,
-)
+from tieredstore.cli.output import bytes_progress, write_json, write_table
 from tieredstore.cli.reading import MOMENT, TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
@@ -32,6 +25,7 @@ from tieredstore.offline import import_job
 from tieredstore.serve.options import ServeOptions
 from tieredstore.session.consumer_offsets import Table, parse
 from tieredstore.session.reader import existing_tier
+from tieredstore.texts import count_text, size_text, time_text
 
 if TYPE_CHECKING:
     from tieredstore.config.effective import Config

@@ -11,7 +11,7 @@ from provider.errors import NotFound
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.admin.rewrap import move_to_bound
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation, take_over_option
-from tieredstore.cli.output import Row, printable, size_text, write_json, write_table
+from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.location import TierUrl
 from tieredstore.config.second_store import second_location
@@ -19,6 +19,7 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import counted
 from tieredstore.session.places import directory_of, rewrap_keys
 from tieredstore.session.reader import existing_tier
+from tieredstore.texts import printable, size_text
 
 
 @click.command("rewrap-keys")

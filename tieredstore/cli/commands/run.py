@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,17 +29,21 @@ from tieredstore.cli.output import write_json, write_table
 from tieredstore.cli.signals import EndingSignals, Signalled, answer_watchdog
 from tieredstore.cli.streams import FINDINGS, TEXT, UNAVAILABLE
 from tieredstore.config.effective import Config, StartWords
-from tieredstore.lifetime import keep_opened, running
+from tieredstore.console.options import console_beside
+from tieredstore.lifetime import Worker, keep_opened, running
 from tieredstore.metrics.families import Moment, Opening
 from tieredstore.metrics.page import metrics_of, served_metrics
 from tieredstore.metrics.summary import TopicSummary
-from tieredstore.serve.beside import ServerBeside
+from tieredstore.serve.beside import ServerBeside, unready_reason
 from tieredstore.session.report import Reporter, log_owned, log_start
 from tieredstore.session.tiering import TieringWatch
 from tieredstore.store.configured import plan_store
 from tieredstore.store.levels import Level
 from tieredstore.store.plugins import PluginContext, StoreLayers, opened
 from tieredstore.store.tiered import TieredMessageStore
+
+if TYPE_CHECKING:
+    from tieredstore.console.server import ConsoleBeside
 
 LOGGER = logging.getLogger("tieredstore.cli")
 
@@ -54,6 +59,8 @@ class Running:
     is_live: bool
     server: ServerBeside | None
     """Server of RocketMQ clients; None: they are not served."""
+    console: "ConsoleBeside | None" = None
+    """Web console; None: it is not served."""
     watch: TieringWatch | None = None
     """None: nothing is tiered, or not yet."""
     away: str = ""
@@ -101,7 +108,8 @@ def command(
     messages, and deletes old tiered messages from the hot log. Messages come from
     --put, or from a program that embeds the store; while this command runs, no other process
     writes the store. With tieredStoreServePort, RocketMQ clients are served from the tier, as by
-    `tieredstore serve`; what is not tiered yet is not served.
+    `tieredstore serve`; what is not tiered yet is not served. With tieredStoreConsolePort it
+    has the pages of `tieredstore console`.
 
     A signal ends it cleanly: the backlog is tiered for at most tieredStoreShutdownTimeout, then the
     store is closed, and a Java broker may be started on it. A second signal ends it at once; then,
@@ -122,7 +130,8 @@ def command(
         log_start(config, context.root)
     server = None if layers.tiered is None else ServerBeside.of(config, context.clock)
     is_live = invocation.log_format == TEXT and not puts
-    run = Running(config, context, layers, puts, is_live, server)
+    console = None if layers.tiered is None else console_beside([config], context.clock)
+    run = Running(config, context, layers, puts, is_live, server, console)
     error = _error_of_end(run)
     if run.away:
         reason = f"what was put is not in the tier, which was away since the start: {run.away}"
@@ -193,10 +202,9 @@ async def _metrics(run: Running) -> AsyncGenerator[None]:
     if tiered is None:
         yield
         return
-    further: Callable[[], str] = str
+    further = partial(unready_reason, [run.server, run.console])
     if run.server is not None:
         run.context.registry.register(run.server)
-        further = run.server.unready_reason
     registry = metrics_of(run.config, run.moment, run.context.registry)
     async with served_metrics(run.config, run.moment, registry, further=further):
         yield
@@ -223,7 +231,11 @@ async def _watch(run: Running, tiered: TieredMessageStore) -> None:
     log_owned(cold.tier.state)
     keep_opened()
     reporter = Reporter(watch.look, run.context.clock)
-    beside = [] if run.server is None else [partial(run.server.run, tiered.meter)]
+    beside = list[Worker]()
+    if run.server is not None:
+        beside.append(partial(run.server.run, tiered.meter))
+    if run.console is not None:
+        beside.append(run.console.run)
     async with live_table(watch, run.config, is_live=run.is_live), running(beside):
         await reporter.run()
 

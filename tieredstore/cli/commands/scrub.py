@@ -26,11 +26,12 @@ from tieredstore.cli.invocation import (
     pass_invocation,
     take_over_option,
 )
-from tieredstore.cli.output import count_text, printable, size_text, write_json
+from tieredstore.cli.output import write_json
 from tieredstore.cli.reading import with_tier
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.session.reader import existing_tier
+from tieredstore.texts import count_text, printable, size_text
 
 OPERATIONS = 1_000
 GRACE_HOURS = 72

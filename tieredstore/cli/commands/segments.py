@@ -9,9 +9,10 @@ from container.queue.segments import TieredSegment
 from provider.errors import NotFound
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
-from tieredstore.cli.output import Row, count_text, size_text, write_json, write_table
+from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option, with_tier
 from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.texts import count_text, size_text
 
 OFFSET_MAX = 2**63 - 1
 

@@ -15,10 +15,12 @@ from tieredstore.cli.invocation import TIER_KEY, GivenPath, Invocation, pass_inv
 from tieredstore.cli.signals import EndingSignals, answer_watchdog
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.lifetime import keep_opened
+from tieredstore.console.options import console_beside
+from tieredstore.lifetime import keep_opened, running
 from tieredstore.metrics.page import LoopCalls, labelled_metrics, merged, served_pages
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.serve.beside import unready_reason
 from tieredstore.serve.metrics import ServeMetrics, ServeMoment
 from tieredstore.serve.naming import Naming
 from tieredstore.serve.options import ServeOptions
@@ -54,6 +56,7 @@ def command(
 
     The offsets of consumer groups are kept in tieredStoreServeStatePath, in RocketMQ's own
     consumerOffset.json. A group without one begins at the first message. Producers are refused.
+    With tieredStoreConsolePort it has the pages of `tieredstore console`.
 
     \b
     Exit status, besides those of `tieredstore --help`:
@@ -86,8 +89,10 @@ async def _serve(configs: Sequence[Config], options: Sequence[ServeOptions]) -> 
             sample = partial(loop.call, partial(ServeMoment.of, server))
             pages.append(labelled_metrics(config, ServeMetrics(sample), counted))
             servers.append(server)
-        unready = partial(_unready_reason, servers)
-        async with served_pages(configs[0], unready, merged(pages)):
+        console = console_beside(configs, clock)
+        unready = partial(unready_reason, [*servers, console])
+        beside = [] if console is None else [console.run]
+        async with served_pages(configs[0], unready, merged(pages)), running(beside):
             keep_opened()
             await stop.wait()
     LOGGER.info("the server is stopped")
@@ -95,7 +100,3 @@ async def _serve(configs: Sequence[Config], options: Sequence[ServeOptions]) -> 
 
 def _same(config: Config) -> Config:
     return config
-
-
-def _unready_reason(servers: Sequence[Server]) -> str:
-    return next(filter(None, (one.unready_reason() for one in servers)), "")

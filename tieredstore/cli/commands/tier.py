@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from prometheus_client import CollectorRegistry
@@ -24,23 +25,21 @@ from tieredstore.cli.invocation import (
     take_over_option,
 )
 from tieredstore.cli.live_table import COLUMNS, NUMBERS, cells_of, live_table, row_of
-from tieredstore.cli.output import (
-    Show,
-    count_text,
-    progress_bar,
-    size_text,
-    write_json,
-    write_table,
-)
+from tieredstore.cli.output import Show, progress_bar, write_json, write_table
 from tieredstore.cli.signals import EndingSignals, Signalled, answer_watchdog
 from tieredstore.cli.streams import FINDINGS, TEXT, UNAVAILABLE, give_up_output
 from tieredstore.config.effective import Config, StartWords
 from tieredstore.config.sources import ConfigError
+from tieredstore.console.options import console_beside
 from tieredstore.follower import Follower
 from tieredstore.lifetime import Worker, keep_opened, running
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.metrics.summary import TopicSummary, counted
-from tieredstore.serve.beside import ServerBeside
+from tieredstore.serve.beside import ServerBeside, unready_reason
+from tieredstore.texts import count_text, size_text
+
+if TYPE_CHECKING:
+    from tieredstore.console.server import ConsoleBeside
 
 GONE = frozenset({errno.EPIPE, errno.EIO})
 """Errors of an output without a reader, such as a closed terminal: the exit status still reports
@@ -76,8 +75,8 @@ def command(
     -D brokerName=NAME: a store of another broker is refused.
 
     With --follow and tieredStoreServePort, the same process serves RocketMQ clients, as
-    `tieredstore serve` does. If the port cannot be listened at, tiering continues without it, and
-    it is tried again.
+    `tieredstore serve` does, with tieredStoreConsolePort it has the pages of `tieredstore console`.
+    If a port cannot be listened at, tiering continues without it, and it is tried again.
 
     The tier has one owner: while another process tiers the same broker, this command names it
     and ends.
@@ -97,8 +96,7 @@ def command(
         config = config.serving()
     clock, registry = SystemClock(), CollectorRegistry()
     server = ServerBeside.of(config, clock) if follow else None
-    if server is not None:
-        registry.register(server)
+    console = console_beside([config], clock) if follow else None
     follower = Follower(
         lambda: config,
         store_dir or _configured_store(config),
@@ -106,9 +104,9 @@ def command(
         serves=follow,
         clock=clock,
         counted=registry,
-        further=str if server is None else server.unready_reason,
+        further=partial(unready_reason, [server, console]),
     )
-    beside = [] if server is None else [partial(server.run, ReadMeter(registry, clock))]
+    beside = _beside(server, console, registry)
     is_live = follow and invocation.log_format == TEXT
     ended = asyncio.run(_run(follower, config, beside, follow=follow, is_live=is_live))
     try:
@@ -153,6 +151,19 @@ class RunOutcome:
     """Why a follower could not finish; see `hindrance_of`."""
     is_waiting: bool
     """Whether messages could not be tiered yet, without `--follow` or for long."""
+
+
+def _beside(
+    server: ServerBeside | None, console: "ConsoleBeside | None", registry: CollectorRegistry
+) -> list[Worker]:
+    """Workers beside tiering; the server's metrics join `registry`."""
+    found = list[Worker]()
+    if server is not None:
+        registry.register(server)
+        found.append(partial(server.run, ReadMeter(registry, SystemClock())))
+    if console is not None:
+        found.append(console.run)
+    return found
 
 
 async def _run(

@@ -9,17 +9,11 @@ from typing import Self
 import click
 
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
-from tieredstore.cli.output import (
-    Row,
-    count_text,
-    size_text,
-    time_text,
-    write_json,
-    write_table,
-)
+from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.cli.reading import brokers_option, java_metadata_option, with_tiers
 from tieredstore.metrics.summary import QueueSummary, losses_text
 from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.texts import count_text, size_text, time_text
 
 QUEUE, TOPIC, BROKER = "queue", "topic", "broker"
 NUMBERS = frozenset(

@@ -1,0 +1,166 @@
+"""Open tiers that the console shows, and figures of their queues."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import NamedTuple, Self
+
+from container.metadata.queue_table import QueueTable
+from provider.clock import Clock
+from provider.errors import NotFound, StoreError
+from tieredstore.config.effective import Config
+from tieredstore.config.sources import ConfigError
+from tieredstore.metrics.summary import QueueSummary
+from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.serve.options import ServeOptions
+from tieredstore.session.consumer_offsets import ConsumerOffsets, QueueKey
+
+LOGGER = logging.getLogger("tieredstore.console")
+REFRESH_S = 1.0
+"""Age of the metadata from which on a request polls for newer ones."""
+
+
+class TopicSum(NamedTuple):
+    """Queues of a topic together."""
+
+    topic: str
+    queues: int
+    messages: int
+    lost: int
+    bytes: int
+    first_timestamp: int | None
+    last_timestamp: int | None
+
+    @classmethod
+    def of(cls, queues: Sequence[QueueSummary]) -> Self:
+        """Add up the queues of one topic."""
+        return cls(
+            queues[0].topic,
+            len(queues),
+            sum(one.messages for one in queues),
+            sum(one.lost for one in queues),
+            sum(one.commit_log_bytes for one in queues),
+            min((one.first_timestamp or 0 for one in queues if one.messages), default=None),
+            max((one.last_timestamp or 0 for one in queues), default=None),
+        )
+
+
+class GroupLag(NamedTuple):
+    """Consumer group in one topic."""
+
+    group: str
+    topic: str
+    queues: int
+    """Queues of the tier of which the group has an offset."""
+    lag: int
+    """Offsets in the tier from those of the group on."""
+
+
+class ShownTier:
+    """Tier of one broker."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self.config = config
+        self.tier: ReadableTier | None = None
+        """None: it could not be opened."""
+        self.trouble = ""
+        """Cause why it could not be opened or refreshed; "" without one."""
+        self._clock = clock
+        self._polled_s = clock.monotonic_s()
+        self._lock = asyncio.Lock()
+        self._sequence = -1
+        self._by_topic: dict[str, list[QueueSummary]] = {}
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Open it for as long as `stack` is open. Raises as `ReadableTier.__aenter__`."""
+        tier = ReadableTier(lambda: self.config, damaged=True)
+        self.tier = await stack.enter_async_context(tier)
+
+    async def fresh(self) -> ReadableTier:
+        """Return the tier, with metadata of this second if the storage answers.
+
+        Raises:
+            NotFound: it could not be opened.
+        """
+        if self.tier is None:
+            raise NotFound(f"the tier cannot be shown: {self.trouble}", self.config.broker)
+        async with self._lock:
+            if self._clock.monotonic_s() - self._polled_s >= REFRESH_S:
+                try:
+                    await self.tier.refresh()
+                    self.trouble = ""
+                except StoreError as error:
+                    self.trouble = f"newer messages are not shown: {error}"
+                self._polled_s = self._clock.monotonic_s()
+        return self.tier
+
+    async def by_topic(self) -> dict[str, list[QueueSummary]]:
+        """Queues of every topic, in order. O(queues) in a thread if anything has changed."""
+        state = (await self.fresh()).reader.state
+        async with self._lock:
+            if state.sequence != self._sequence:
+                sequence, table = state.sequence, state.queues.copy()
+                self._by_topic = await asyncio.to_thread(_summed, table)
+                self._sequence = sequence
+        return self._by_topic
+
+    async def topics(self) -> list[TopicSum]:
+        """Sums of all topics, in order. O(queues)."""
+        return [TopicSum.of(queues) for queues in (await self.by_topic()).values()]
+
+    async def groups(self) -> list[GroupLag]:
+        """Consumer groups with offsets in this tier, in order; none where no file keeps them."""
+        offsets = await asyncio.to_thread(_offsets, self.config)
+        found: list[GroupLag] = []
+        if offsets is None:
+            return found
+        queues_of = await self.by_topic()
+        for group, topics in sorted(offsets.topics_by_group().items()):
+            for topic in sorted(topics & queues_of.keys()):
+                known = [
+                    max(0, one.max_offset - max(offset, one.min_offset))
+                    for one in queues_of[topic]
+                    if (offset := offsets.get(QueueKey(group, topic, one.queue_id))) is not None
+                ]
+                found.append(GroupLag(group, topic, len(known), sum(known)))
+        return found
+
+
+def _offsets(config: Config) -> ConsumerOffsets | None:
+    """Read the offsets that `serve` keeps for this tier, or else those of its broker."""
+    with suppress(ConfigError, StoreError):
+        options = ServeOptions.of(config)
+        return ConsumerOffsets.load(options.offsets_path, options.seed_path)
+    return None
+
+
+def _summed(table: QueueTable) -> dict[str, list[QueueSummary]]:
+    found = dict[str, list[QueueSummary]]()
+    for queue in sorted(table):
+        found.setdefault(queue.topic, []).append(QueueSummary.of(table[queue]))
+    return found
+
+
+@asynccontextmanager
+async def shown_tiers(
+    configs: Sequence[Config], clock: Clock
+) -> AsyncGenerator[dict[tuple[str, str], ShownTier]]:
+    """Open tiers while the block runs, by cluster and broker.
+
+    Of several, one that cannot be opened has a `trouble`.
+
+    Raises:
+        StoreError, ConfigError: the only one cannot be opened.
+    """
+    async with AsyncExitStack() as stack:
+        tiers = [ShownTier(config, clock) for config in configs]
+        for one in tiers:
+            try:
+                await one.open(stack)
+            except (StoreError, ConfigError) as error:
+                if len(tiers) == 1:
+                    raise
+                one.trouble = str(error)
+                LOGGER.warning("%s cannot be shown: %s", one.config.broker, error)
+        yield {(one.config.cluster, one.config.broker): one for one in tiers}
