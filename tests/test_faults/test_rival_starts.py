@@ -5,15 +5,17 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.support.cli import COMMAND
 from tests.support.fake_broker import FakeBroker
 from tests.support.lacking import lacks
+from tests.support.own_network import Outside
 from tests.support.patience import Patience, communicated, ended, wait_until
 
 LEASE_S = 10
@@ -68,12 +70,12 @@ def command(broker: FakeBroker, tier: str, *words: str) -> list[str]:
     return [*COMMAND, *given, "tier", str(broker.directory), *words]
 
 
-def can(place: str) -> None:
+def can(place: str, words: Sequence[str] = ()) -> None:
     """Skip where this machine does not let a test run a process there."""
-    words = PLACES[place]
+    words = words or (*PLACES[place], "true")
     if shutil.which(words[0]) is None:
         lacks(f"A process in {place} needs {words[0]}.")
-    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+    if subprocess.run(words, capture_output=True, check=False).returncode:
         lacks(f"A process in {place} needs rights that this user lacks.")
 
 
@@ -115,6 +117,21 @@ def test_a_start_from_elsewhere_names_the_living_owner_and_leaves_it_the_tier(
         process.send_signal(signal.SIGTERM)
         assert ended(process) == 0, (tmp_path / "log").read_text()
     assert start(command(broker, tier))[0] == 0, "after a clean end"
+
+
+@pytest.mark.process
+def test_a_start_from_another_network_meets_the_living_owner(
+    broker: FakeBroker, tier: str, tmp_path: Path
+) -> None:
+    where = urlsplit(os.environ.get("AWS_ENDPOINT_URL") or "http://127.0.0.1:9")
+    with (
+        Outside(tmp_path / "socket", where.port or 80) as outside,
+        owner(command(broker, tier, "--follow"), tmp_path / "log") as process,
+    ):
+        can("another network", (*outside.words, "true"))
+        status, said = start([*outside.words, *command(broker, tier)])
+        assert (status, f"process {process.pid} on " in said) == (4, True), said
+        assert process.poll() is None
 
 
 @pytest.mark.process
