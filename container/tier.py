@@ -158,6 +158,11 @@ class Tier(TierView):
         return self._journal
 
     @property
+    def trouble(self) -> StoreError | None:
+        """Error that holds up the commit under way, which is tried again; None while none does."""
+        return self._journal.trouble
+
+    @property
     def upkeep(self) -> Upkeep:
         """Background steps of the owner, for statistics."""
         return self._upkeep

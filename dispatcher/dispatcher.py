@@ -100,7 +100,7 @@ class DrainGoal:
         if self.error is not None or self._is_reached() or now_s >= self._end_s:
             return True
         if now_s >= self._gives_up_s():
-            why = self._work.counters.last_error or "no answer"
+            why = self._work.last_error or "no answer"
             reason = f"nothing landed for {self._patience_s:.0f} s ({why})"
             self.error = Unavailable(reason, "")
         return self.error is not None
@@ -287,8 +287,8 @@ class TieredDispatcher:
             gaps=counters.gaps,
             commit_age_s=now_s - max(self._made_s, counters.last_success_s),
             next_commit_s=counters.next_commit_s(now_s),
-            outage=self._work.health.outage,
-            last_error=counters.last_error,
+            outage=self._work.is_outage,
+            last_error=self._work.last_error,
             hot_error=counters.hot_error,
             started=counters.started,
         )

@@ -281,6 +281,11 @@ class TierPort(ReadableTierPort, Protocol):
         state that `queue` returns, and to commit again.
     """
 
+    @property
+    def trouble(self) -> StoreError | None:
+        """Error that holds up the commit under way, which is tried again; None while none does."""
+        ...
+
     async def settle(self, queue: QueueId) -> None:
         """Return once the outcome of every cancelled call for `queue` is known.
 

@@ -373,6 +373,16 @@ class DispatchWork:
 
     # Rounds.
 
+    @property
+    def is_outage(self) -> bool:
+        """Whether nothing reaches the tier at present: rounds fail, or one is held up."""
+        return self.health.outage or self._tier.trouble is not None
+
+    @property
+    def last_error(self) -> str:
+        """Error that holds a round up, or else the last one that was met; "" without."""
+        return str(self._tier.trouble or self.counters.last_error)
+
     async def _commit_rounds(self) -> None:
         """Worker: claim, read, plan and commit one round after another."""
         while True:

@@ -10,6 +10,9 @@ from provider.clock import Clock, backoff_s
 from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
 from provider.object_store import Buffer, ObjectStore
 
+HELD_UP_AFTER = 3
+"""Failed attempts in a row at an entry that count as an outage."""
+
 
 class Outcome(Enum):
     """Outcome of writing an entry."""
@@ -53,6 +56,13 @@ class EntryWriter:
         """Error that leaves the entry in flight unsettled. None if no entry is."""
         self.retries = 0
         """Number of entries read or sent again."""
+        self.failures = 0
+        """Failed attempts in a row at the entry in flight."""
+
+    @property
+    def trouble(self) -> StoreError | None:
+        """Error that holds the entry in flight up; None before `HELD_UP_AFTER` attempts failed."""
+        return self.last_error if self.failures >= HELD_UP_AFTER else None
 
     async def write(self, name: EntryName, raw: bytes) -> Written:
         """Create the entry and determine its outcome. Two requests if none fails.
@@ -65,7 +75,7 @@ class EntryWriter:
         Raises:
             Closed: the store was closed during the call. The outcome is unknown.
         """
-        failures = 0
+        self.failures = 0
         suspect = False
         while True:
             try:
@@ -79,7 +89,7 @@ class EntryWriter:
                 if found is not None:
                     posted = await self._reader.posted()
                     ours = bytes(found) == raw
-                    self.last_error = None
+                    self.last_error, self.failures = None, 0
                     if posted.boundary >= name.sequence:
                         return Written(Outcome.STALE, found)
                     outcome = Outcome.LANDED if ours else Outcome.TAKEN
@@ -87,8 +97,8 @@ class EntryWriter:
             except (Unavailable, Denied) as error:
                 self.last_error = error
             self.retries += 1
-            await self._clock.sleep(self._backoff_s(failures))
-            failures += 1
+            self.failures += 1
+            await self._clock.sleep(self._backoff_s(self.failures))
 
     async def _check_predecessor(self, name: EntryName) -> None:
         """Raise if the last entry is gone: no reader could reach an entry after it.
@@ -128,5 +138,5 @@ class EntryWriter:
 
     def _backoff_s(self, failures: int) -> float:
         options = self._options
-        longest_s = backoff_s(failures + 1, s_min=options.retry_s_min, s_max=options.retry_s_max)
+        longest_s = backoff_s(failures, s_min=options.retry_s_min, s_max=options.retry_s_max)
         return longest_s * (0.5 + self._rng.random() / 2)

@@ -264,6 +264,11 @@ class Journal:
         """Whether a newer owner has ended the journal."""
         return isinstance(self._over, Fenced)
 
+    @property
+    def trouble(self) -> StoreError | None:
+        """Error of every recent attempt at the entry under way; None while entries land."""
+        return self._writer.trouble
+
     def subscribe(self, listener: Listener) -> None:
         """Register a callback for each entry. It is called at once, with the published changes."""
         self._listeners.append(listener)

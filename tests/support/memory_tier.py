@@ -114,6 +114,10 @@ class MemoryTier:
         self._in_flight: dict[QueueId, CommitPlan] = {}
         self._commits = 0
 
+    @property
+    def trouble(self) -> StoreError | None:
+        return None
+
     def bodies(self, queue: QueueId) -> dict[int, bytes]:
         """Every tiered record by offset, with bytes 28..35 as they were in the hot log."""
         here = self.queues.get(queue)

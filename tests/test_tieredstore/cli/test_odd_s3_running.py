@@ -136,6 +136,7 @@ PASSING: dict[str, tuple[dict[str, Any], str]] = {
     "unauthorized": (refusal(401), "s3:"),
     "payer": ({"requester_pays": True}, "objectStoreRequesterPays"),
     "asked again": (refusal(400, "RequestTimeout"), "again"),
+    "conflict": (refusal(409, "OperationAborted"), "again"),
     "trouble": (refusal(507), "507"),
 }
 """What differs, and what is said of it. A start waits for what another may cure."""
@@ -153,10 +154,40 @@ LASTING: dict[str, tuple[dict[str, Any], str]] = {
 OF_WRITES: dict[str, tuple[dict[str, Any], str]] = {
     "writes": (refusal(403, "AccessDenied", methods="PUT"), "s3:PutObject"),
     "replies": (refusal(500, "InternalError", methods="PUT", acts=True), "500"),
+    "listings": (refusal(403, "AccessDenied", path="list-type"), "s3:ListBucket"),
 }
+"""An entry counts once the journal is listed behind it."""
 
 
-BY_DAY = {"clock", "permission", "asked again", "trouble", "region", "bucket", "tag", *OF_WRITES}
+OF_OTHERS: dict[str, dict[str, Any]] = {
+    "objects": refusal(403, "AccessDenied", methods="GET", path=r"^/odd/t/[^?]*$"),
+    "deletions": refusal(403, "AccessDenied", methods="POST DELETE"),
+    "locked objects": {"undeletable": "."},
+    "race": {"race_s": 0.03},
+    "condition": {"ignores_condition": True},
+    "ranges": {"ranges": False},
+    "token of no page": {"tokens": "missing", "page_max": 1},
+    "repeated token": {"tokens": "repeated", "page_max": 1},
+    "circle": {"tokens": "circle", "page_max": 1},
+    "small pages": {"empty_pages": True, "page_max": 2},
+    "no bulk deletion": {"bulk_delete": False},
+    "delay": {"delay_s": 0.02},
+}
+"""What the writes of one owner do not meet."""
+
+
+BY_DAY = {
+    "listings",
+    "deletions",
+    "clock",
+    "permission",
+    "asked again",
+    "trouble",
+    "region",
+    "bucket",
+    "tag",
+    *OF_WRITES,
+}
 
 
 def some_by_day(*names: str) -> pytest.MarkDecorator:
@@ -184,6 +215,24 @@ def test_a_service_that_begins_to_refuse_is_told_at_once_and_waited_out(
         assert cure in said
         wait_until(lambda: any(map(is_outage, caplog.messages)), Patience("it is not logged"))
         assert value_of(get(following.port, "/metrics")[1], "tieredstore_outage{") == 1
+        following.become(usual)
+        following.put()
+        following.tiers_all()
+
+    ended = following.directed(play)
+    assert ended.exit_code == 0, ended.output
+    assert_whole(following)
+
+
+@pytest.mark.slow
+@some_by_day(*OF_OTHERS)
+def test_what_writes_do_not_meet_holds_no_message_up(following: Following, name: str) -> None:
+    def play() -> None:
+        following.tiers_all()
+        usual = following.become(OF_OTHERS[name])
+        for _ in range(3):
+            following.put()
+            following.tiers_all()
         following.become(usual)
         following.put()
         following.tiers_all()
