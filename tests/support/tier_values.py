@@ -122,7 +122,7 @@ def usual_queues(draw: st.DrawFn) -> Queue:
 
 
 _basis = st.none() | queues.map(QueueBasis.of)
-topics = st.builds(Topic, _TEXT, _INT, _INT, _INT, _EXTRA)
+topics = st.builds(Topic, _TEXT, _INT, _INT, _INT, _TEXT, _EXTRA)
 tombstones = st.builds(Tombstone, _TEXT, _INT, _TEXT, _INT, _EXTRA)
 parts = st.builds(Part, _TEXT, _INT, _INT, _EXTRA)
 attempts = st.builds(Attempt, _TEXT, _TEXT, _INT, _INT, _TEXT, _TEXT, _EXTRA)

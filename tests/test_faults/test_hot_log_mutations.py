@@ -16,7 +16,7 @@ BY_DAY = Counter(lacking=11, refused=6, opened=31)
 
 
 @pytest.mark.scales
-@pytest.mark.parametrize("seed", range(by_level(quick=1, full=3, nightly=50)))
+@pytest.mark.parametrize("seed", range(by_level(quick=1, full=5, nightly=50)))
 def test_mutations_of_every_file(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
