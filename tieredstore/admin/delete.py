@@ -150,11 +150,20 @@ async def delete_topics(
         Owned: a process that lives owns the tier; nothing was deleted.
         ConfigError, StoreError: as `TieredMessageStore`, `open_owner` and `Tier.delete_topic`.
     """
-    config = places.config
     if places.has_tier and not take_over:
-        await refuse_living_owner(config, clock=clock)
+        await refuse_living_owner(places.config, clock=clock)
+    due = await _due(places, now_ms=clock.now_ms())
+    await _delete(places, topics, clock=clock, take_over=take_over)
+    return bool(due) and not due & await _due(places, now_ms=clock.now_ms())
+
+
+async def _delete(
+    places: DeletionPlaces, topics: Collection[str], *, clock: Clock, take_over: bool
+) -> None:
+    config = places.config
     if places.store is None:
-        return await _delete_from_tier(config, topics, clock=clock, take_over=take_over)
+        await _delete_from_tier(config, topics, clock=clock, take_over=take_over)
+        return
     context, layers = await asyncio.to_thread(
         lambda: plan_store(
             config,
@@ -168,25 +177,25 @@ async def delete_topics(
     async with opened(context, layers):
         await layers.outermost.delete_topics(topics)
     if places.has_tier and layers.tiered is None:  # no plug-in of the configuration tiers
-        return await _delete_from_tier(config, topics, clock=clock, take_over=take_over)
-    return False
+        await _delete_from_tier(config, topics, clock=clock, take_over=take_over)
 
 
 async def _delete_from_tier(
     config: Config, topics: Collection[str], *, clock: Clock, take_over: bool
-) -> bool:
+) -> None:
     async with running_owner(config, clock=clock, take_over=take_over) as tier:
-        due = _due(tier, now_ms=clock.now_ms())
         for topic in sorted(topics):
             await tier.delete_topic(topic)
     _tell_of_objects_left(tier, now_ms=clock.now_ms())
-    return bool(due) and not due & tier.state.tombstones.keys()
 
 
-def _due(tier: Tier, *, now_ms: int) -> set[str]:
-    """Objects that an earlier owner was to delete by now."""
-    dead = tier.state.tombstones.values()
-    return {one.object_name for one in dead if one.not_before_ms <= now_ms}
+async def _due(places: DeletionPlaces, *, now_ms: int) -> set[str]:
+    """Objects of the tier that an earlier owner was to delete by now. Reads its metadata."""
+    if not places.has_tier:
+        return set()
+    async with ReadableTier(lambda: places.config) as tier:
+        dead = tier.reader.state.tombstones.values()
+        return {one.object_name for one in dead if one.not_before_ms <= now_ms}
 
 
 def _tell_of_objects_left(tier: Tier, *, now_ms: int) -> None:

@@ -1,5 +1,6 @@
 """`delete-topic`: from a store with its tier, or a tier alone; what it says and what it refuses."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from provider.clock import SystemClock
 from tests.support.cli import invoke
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.main import cli
+from tieredstore.config.effective import Config
 from tieredstore.hot.log.directory import StoreDirectory
+from tieredstore.session.owner import running_owner
 
 FILES = {"mappedFileSizeCommitLog": 65536, "mappedFileSizeConsumeQueue": 2000}
 
@@ -136,3 +140,25 @@ def test_what_cannot_be_deleted_is_said_and_nothing_is(
         directory.close()
     assert not (tmp_path / "nowhere").exists()
     assert topics_of(tier) == {"Gone", "Kept", "Other"}
+
+
+def test_a_deletion_that_was_interrupted_is_completed_with_the_store_too(
+    places: dict[str, Any],
+) -> None:
+    tier = Path(str(places["tieredStoreFilePath"]))
+    logs = [*tier.glob("*/b/Gone/*/COMMIT_LOG/*")]
+    config = Config.load(settings=places, environment={})
+
+    async def die_after_its_entry() -> None:
+        async with running_owner(config, clock=SystemClock(), has_upkeep=False) as owner:
+            await owner.delete_topic("Gone")
+
+    alone = {name: value for name, value in places.items() if name != "tieredStoreFilePath"}
+    command("delete-topic", "Gone", **alone)
+    asyncio.run(die_after_its_entry())
+    assert len(logs) == 2
+    assert all(log.exists() for log in logs)
+    again = command("delete-topic", "Gone", **places)
+    assert "what an interrupted deletion had left is deleted" in again.stderr
+    assert not any(log.exists() for log in logs)
+    assert "there is no topic Gone" in command("delete-topic", "Gone", status=1, **places).stderr
