@@ -1,4 +1,4 @@
-"""Names of objects, and existence of a path.
+"""Names of objects and of this machine, and existence of a path.
 
 A valid name is distinct on every storage and leaves no path. `is_there` and its siblings return
 False for absence only. Any other failure raises.
@@ -7,6 +7,7 @@ False for absence only. Any other failure raises.
 import os
 from errno import ELOOP, ENOENT, ENOTDIR
 from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Final
@@ -74,6 +75,16 @@ def _check_component(component: str, name: str, *, is_part: bool = False) -> Non
 
 
 _ABSENT = frozenset({ENOENT, ENOTDIR, ELOOP})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host of a URL is this machine, by its name or address. Pure."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def is_there(path: Path) -> bool:

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib import request
 from urllib.parse import urlsplit
+
+from provider.names import is_loopback
 
 MIB: Final = 1 << 20
 
@@ -129,16 +130,6 @@ def _has_host(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return is_sendable(url) and " " not in url and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host of a URL is this machine, by its name or address. Pure."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
     except ValueError:
         return False
 

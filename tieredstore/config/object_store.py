@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from ipaddress import ip_address
 from typing import Self
 from urllib.parse import urlsplit
 
 from provider.encryption.keys import MasterKeys
+from provider.names import is_loopback
 from tieredstore.config.building import Setting
 from tieredstore.config.keys import SCHEME
 from tieredstore.config.location import second_place, without_alias
@@ -23,7 +23,6 @@ ENCRYPTION = "objectStoreServerSideEncryption"
 OF_BUCKET = "BUCKET"
 NO_CHECKSUM = "NONE"
 OBJECT_ORIGIN = "default in an object store"
-LOCALHOST = "localhost"
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _WITHIN = {
@@ -180,16 +179,9 @@ def _checked(endpoint: str, origin: str, *, may_http: bool) -> bool:
         raise ConfigError(f"{ENDPOINT} ({origin}) is a URL such as https://s3.example.com")
     if parts.scheme == "https":
         return False
-    if not may_http and not _is_loopback(parts.hostname):
+    if not may_http and not is_loopback(parts.hostname):
         raise ConfigError(
             f"{ENDPOINT} ({origin}) is reached without TLS, so credentials and messages could be "
             f"read on their way: use https://, or set {ALLOW_HTTP}=true"
         )
     return True
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == LOCALHOST

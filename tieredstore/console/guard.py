@@ -12,7 +12,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from provider.clock import Clock
-from tieredstore.console.options import ConsoleOptions, is_loopback
+from provider.names import is_loopback
+from tieredstore.console.options import ConsoleOptions
 
 ACTIVE_MAX = 16
 """Requests that are answered at once; more get a 503."""

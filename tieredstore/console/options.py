@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from provider.clock import Clock
+from provider.names import is_loopback
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 
@@ -81,14 +81,6 @@ def console_beside(configs: Sequence[Config], clock: Clock) -> "ConsoleBeside | 
         return None
     options = ConsoleOptions.of(configs[0])
     return console_server().ConsoleBeside(configs, options, clock)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only processes of this host can connect to that address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _token_in(path: Path) -> str:

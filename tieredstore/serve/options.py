@@ -4,11 +4,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
 
-from provider.names import is_there
+from provider.names import is_loopback, is_there
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.serve.wire.security import Tls
@@ -75,7 +74,7 @@ class ServeOptions:
         is_guarded = accounts is not None or (
             tls is not None and tls.client_authorities is not None
         )
-        if not (values[INSECURE] or is_guarded or _is_loopback(host)):
+        if not (values[INSECURE] or is_guarded or is_loopback(host)):
             raise ConfigError(
                 f"{HOST} ({host}) is no loopback address, and every client that reaches it could "
                 f"read all messages: set {ACCOUNTS}, or set {INSECURE}=true if only trusted "
@@ -185,10 +184,3 @@ def _state_path(config: Config) -> Path:
 
 def _own_path(path: Path, config: Config) -> Path:
     return path.parent / config.broker / NAME
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

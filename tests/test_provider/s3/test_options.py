@@ -2,8 +2,9 @@
 
 import pytest
 
+from provider.names import is_loopback
 from provider.s3.file_system import S3FileSystem
-from provider.s3.options import S3Options, endpoint_of, is_loopback
+from provider.s3.options import S3Options, endpoint_of
 
 
 @pytest.mark.parametrize(
