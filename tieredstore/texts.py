@@ -10,13 +10,14 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "." for character in text)
 
 
-def escaped(text: str) -> str:
-    r"""The text with `\n`, `\x1b` and so on in place of what is not printable. O(length)."""
+def escaped(text: str, *, kept: str = "") -> str:
+    r"""The text with `\n`, `\x1b` and so on in place of what is not printable. O(length).
+
+    `kept`: characters that stay as they are.
+    """
     if text.isprintable():
         return text
-    return "".join(
-        character if character.isprintable() else ascii(character)[1:-1] for character in text
-    )
+    return "".join(one if one.isprintable() or one in kept else ascii(one)[1:-1] for one in text)
 
 
 def size_text(size: int) -> str:

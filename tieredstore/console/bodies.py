@@ -4,6 +4,8 @@ import json
 import re
 from dataclasses import dataclass
 
+from tieredstore.texts import escaped
+
 TEXT, JSON, HEX = "text", "json", "hex"
 TEXT_BYTES_MAX = 64 << 10
 """Bytes of a body that a page shows as text or JSON."""
@@ -54,12 +56,7 @@ def visible(text: str) -> str:
 
     Marks that change the direction of text cannot hide what a message has.
     """
-    if text.isprintable():
-        return text
-    return "".join(
-        one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1]
-        for one in text.replace("\r\n", "\n")
-    )
+    return escaped(text.replace("\r\n", "\n"), kept="\n\t")
 
 
 def _decoded(body: bytes, *, is_cut: bool) -> str | None:
