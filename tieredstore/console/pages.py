@@ -26,6 +26,7 @@ from tieredstore.console.guard import Guard
 from tieredstore.console.options import ConsoleOptions
 from tieredstore.console.tiers import ShownTier
 from tieredstore.message import Message
+from tieredstore.metrics.summary import QueueTotals
 from tieredstore.reader.status import status_rows, tier_status
 from tieredstore.texts import count_text, escaped, size_text, time_text
 from tieredstore.version import VERSION
@@ -97,7 +98,7 @@ class Console:
         tier = await shown.fresh()
         status = await tier_status(tier, shown.config)
         wanted = request.query_params.get("q", "").strip()
-        topics = [one for one in await shown.topics() if wanted.lower() in one.topic.lower()]
+        topics = [one for one in (await shown.topics()).items() if wanted.lower() in one[0].lower()]
         gaps = (
             (queue, gap)
             for queues in (await shown.by_topic()).values()
@@ -200,10 +201,9 @@ class Console:
         """Topics, messages, bytes and newest time of a broker."""
         if one.tier is None:
             return 0, 0, 0, None
-        topics = await one.topics()
-        newest = max((topic.last_timestamp or 0 for topic in topics), default=0)
-        messages = sum(topic.messages for topic in topics)
-        return len(topics), messages, sum(topic.bytes for topic in topics), newest or None
+        topics = await one.by_topic()
+        totals = QueueTotals.of([queue for queues in topics.values() for queue in queues])
+        return len(topics), totals.messages, totals.bytes, totals.last_timestamp
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         """Show why there is no page."""

@@ -4,14 +4,14 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from container.metadata.queue_table import QueueTable
 from provider.clock import Clock
 from provider.errors import NotFound, StoreError
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.metrics.summary import QueueSummary
+from tieredstore.metrics.summary import QueueSummary, QueueTotals
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.serve.options import ServeOptions
 from tieredstore.session.consumer_offsets import ConsumerOffsets, QueueKey
@@ -19,31 +19,6 @@ from tieredstore.session.consumer_offsets import ConsumerOffsets, QueueKey
 LOGGER = logging.getLogger("tieredstore.console")
 REFRESH_S = 1.0
 """Age of the metadata from which on a request polls for newer ones."""
-
-
-class TopicSum(NamedTuple):
-    """Queues of a topic together."""
-
-    topic: str
-    queues: int
-    messages: int
-    lost: int
-    bytes: int
-    first_timestamp: int | None
-    last_timestamp: int | None
-
-    @classmethod
-    def of(cls, queues: Sequence[QueueSummary]) -> Self:
-        """Add up the queues of one topic."""
-        return cls(
-            queues[0].topic,
-            len(queues),
-            sum(one.messages for one in queues),
-            sum(one.lost for one in queues),
-            sum(one.commit_log_bytes for one in queues),
-            min((one.first_timestamp or 0 for one in queues if one.messages), default=None),
-            max((one.last_timestamp or 0 for one in queues), default=None),
-        )
 
 
 class GroupLag(NamedTuple):
@@ -105,9 +80,9 @@ class ShownTier:
                 self._sequence = sequence
         return self._by_topic
 
-    async def topics(self) -> list[TopicSum]:
-        """Sums of all topics, in order. O(queues)."""
-        return [TopicSum.of(queues) for queues in (await self.by_topic()).values()]
+    async def topics(self) -> dict[str, QueueTotals]:
+        """Totals of all topics, in order. O(queues)."""
+        return {name: QueueTotals.of(queues) for name, queues in (await self.by_topic()).items()}
 
     async def groups(self) -> list[GroupLag]:
         """Consumer groups with offsets in this tier, in order; none where no file keeps them."""

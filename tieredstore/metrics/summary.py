@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Self
+from typing import NamedTuple, Self
 
 from container.metadata.queue_table import QueueTable
 from container.metadata.records import MADE_AGAIN_REASON, TOPIC_DELETED_REASON, Gap, Queue
@@ -173,6 +173,33 @@ class QueueSummary:
             queue.gaps,
             log_bytes_of(queue),
             *time_range_of(queue),
+        )
+
+
+class QueueTotals(NamedTuple):
+    """Some queues of a tier together."""
+
+    queues: int
+    messages: int
+    lost: int
+    bytes: int
+    """Length of their records."""
+    first_timestamp: int | None
+    """Smallest store timestamp, Unix ms; None without a message."""
+    last_timestamp: int | None
+
+    @classmethod
+    def of(cls, queues: Collection[QueueSummary]) -> Self:
+        """Add up queues. O(queues and gaps)."""
+        begins = [one.first_timestamp for one in queues if one.first_timestamp is not None]
+        ends = [one.last_timestamp for one in queues if one.last_timestamp is not None]
+        return cls(
+            len(queues),
+            sum(one.messages for one in queues),
+            sum(one.lost for one in queues),
+            sum(one.commit_log_bytes for one in queues),
+            min(begins, default=None),
+            max(ends, default=None),
         )
 
 

@@ -11,7 +11,7 @@ import click
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.cli.reading import brokers_option, java_metadata_option, with_tiers
-from tieredstore.metrics.summary import QueueSummary, losses_text
+from tieredstore.metrics.summary import QueueSummary, QueueTotals, losses_text
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.texts import count_text, size_text, time_text
 
@@ -77,9 +77,9 @@ def command(
 
 def total_text(queues: Sequence[QueueSummary]) -> str:
     """All queues together: `22 queues, 3,396 messages, 3.9 MiB`."""
-    messages = sum(queue.messages for queue in queues)
-    size = size_text(sum(queue.commit_log_bytes for queue in queues))
-    return f"{_counted(len(queues), 'queue')}, {_counted(messages, 'message')}, {size}"
+    totals = QueueTotals.of(queues)
+    size = size_text(totals.bytes)
+    return f"{_counted(totals.queues, 'queue')}, {_counted(totals.messages, 'message')}, {size}"
 
 
 def _counted(count: int, noun: str) -> str:
@@ -115,54 +115,39 @@ class _Sum:
     """Queues of one topic or broker together."""
 
     names: dict[str, object]
-    queues: Sequence[QueueSummary]
+    totals: QueueTotals
 
     @classmethod
     def of(cls, group: Sequence[BrokerQueue], by: str) -> Self:
         queues = [one.queue for one in group]
+        totals = QueueTotals.of(queues)
         if by == TOPIC:
             brokers = {(one.cluster, one.broker) for one in group}
-            return cls({TOPIC: queues[0].topic, "brokers": len(brokers)}, queues)
-        return cls(_origin(group[0]) | {"topics": len({one.topic for one in queues})}, queues)
+            return cls({TOPIC: queues[0].topic, "brokers": len(brokers)}, totals)
+        return cls(_origin(group[0]) | {"topics": len({one.topic for one in queues})}, totals)
 
     def row(self) -> Row:
-        begins = [one.first_timestamp for one in self.queues if one.first_timestamp is not None]
+        totals = self.totals
         return {
             **self.names,
-            "queues": len(self.queues),
-            "messages": self._messages,
-            "lost": self.lost,
-            "first_timestamp": min(begins, default=None),
-            "last_timestamp": self._newest_ms,
-            "commit_log_bytes": self._bytes,
+            "queues": totals.queues,
+            "messages": totals.messages,
+            "lost": totals.lost,
+            "first_timestamp": totals.first_timestamp,
+            "last_timestamp": totals.last_timestamp,
+            "commit_log_bytes": totals.bytes,
         }
 
     def cells(self, *, with_lost: bool) -> list[str]:
+        totals = self.totals
         return [
             *map(str, self.names.values()),
-            count_text(len(self.queues)),
-            count_text(self._messages),
-            *([count_text(self.lost)] if with_lost else ()),
-            size_text(self._bytes),
-            time_text(self._newest_ms),
+            count_text(totals.queues),
+            count_text(totals.messages),
+            *([count_text(totals.lost)] if with_lost else ()),
+            size_text(totals.bytes),
+            time_text(totals.last_timestamp),
         ]
-
-    @property
-    def _messages(self) -> int:
-        return sum(one.messages for one in self.queues)
-
-    @property
-    def lost(self) -> int:
-        return sum(one.lost for one in self.queues)
-
-    @property
-    def _bytes(self) -> int:
-        return sum(one.commit_log_bytes for one in self.queues)
-
-    @property
-    def _newest_ms(self) -> int | None:
-        ends = [one.last_timestamp for one in self.queues if one.last_timestamp is not None]
-        return max(ends, default=None)
 
 
 def _sums(found: Iterable[BrokerQueue], by: str) -> list[_Sum]:
@@ -187,7 +172,7 @@ def _table(
             cells = [[*origin, *row] for origin, row in zip(origins, cells, strict=True)]
         return titles, cells
     sums = _sums(found, by)
-    with_lost = any(one.lost for one in sums)  # without it, 80 columns are enough
+    with_lost = any(one.totals.lost for one in sums)  # without it, 80 columns are enough
     lost = ["lost"] if with_lost else []
     titles = [*sums[0].names, "queues", "messages", *lost, "size", "newest message (UTC)"]
     return titles, [one.cells(with_lost=with_lost) for one in sums]
