@@ -123,6 +123,13 @@ def assert_whole(following: Following) -> None:
     assert check.exit_code == 0, check.output
 
 
+def assert_plays_well(following: Following, play: Callable[[], None]) -> None:
+    """The command ends well behind the play, and left everything whole."""
+    ended = following.directed(play)
+    assert ended.exit_code == 0, ended.output
+    assert_whole(following)
+
+
 def refusal(status: int, code: str = "", **more: Any) -> dict[str, Any]:
     return {"refusals": [Refusal(status=status, code=code, **more)]}
 
@@ -219,9 +226,7 @@ def test_a_service_that_begins_to_refuse_is_told_at_once_and_waited_out(
         following.put()
         following.tiers_all()
 
-    ended = following.directed(play)
-    assert ended.exit_code == 0, ended.output
-    assert_whole(following)
+    assert_plays_well(following, play)
 
 
 @pytest.mark.slow
@@ -237,9 +242,7 @@ def test_what_writes_do_not_meet_holds_no_message_up(following: Following, name:
         following.put()
         following.tiers_all()
 
-    ended = following.directed(play)
-    assert ended.exit_code == 0, ended.output
-    assert_whole(following)
+    assert_plays_well(following, play)
 
 
 @pytest.mark.slow
@@ -302,9 +305,7 @@ def test_a_start_that_waits_is_not_ready_and_says_why(
         following.become(usual)
         following.tiers_all()
 
-    ended = following.directed(play)
-    assert ended.exit_code == 0, ended.output
-    assert_whole(following)
+    assert_plays_well(following, play)
 
 
 @pytest.mark.slow
