@@ -10,7 +10,7 @@ from provider.ranges import QueueOffset
 from tests.support.cli import run, settings
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
 from tests.support.remoting_client import RemotingClient
-from tests.test_tieredstore.serve.test_server import Grown, asked, served
+from tests.support.served_tier import Grown, asked, served
 from tieredstore.serve.ranges import readable_range
 from tieredstore.serve.wire.frame import Command, RequestCode, ResponseCode
 

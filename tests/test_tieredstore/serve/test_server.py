@@ -4,8 +4,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +14,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
-from fetcher.fetcher import TRANSFER_BYTES_MAX
 from provider.clock import SystemClock
 from provider.errors import Denied, Unavailable
-from tests.support.cli import run, settings
-from tests.support.fake_broker import FakeBroker
-from tests.support.golden import ROCKETMQ_533, expected, unpacked
+from tests.support.golden import ROCKETMQ_533, expected
 from tests.support.patience import Patience, until
 from tests.support.remoting_client import RemotingClient
-from tieredstore import follow
-from tieredstore import open as open_tier
+from tests.support.served_tier import Grown, asked, grown, served
 from tieredstore.config.sources import ConfigError
-from tieredstore.metrics.reads import ReadMeter
 from tieredstore.serve import groups, server
 from tieredstore.serve.metrics import ServeMetrics, ServeMoment
-from tieredstore.serve.options import NewGroups, ServeOptions
-from tieredstore.serve.server import Server, serving
-from tieredstore.serve.wire import connection
+from tieredstore.serve.options import NewGroups
 from tieredstore.serve.wire.frame import (
-    FRAME_BYTES_MAX,
     JSON,
     ROCKETMQ,
     Command,
@@ -43,48 +34,10 @@ from tieredstore.serve.wire.frame import (
 from tieredstore.session import consumer_offsets
 from tieredstore.session.consumer_offsets import ConsumerOffsets
 
+__all__ = ["grown"]
+
 CODES = {"FOUND": 0, "NO_NEW_MSG": 19, "NO_MATCHED_MSG": 20, "OFFSET_ILLEGAL": 21}
 """Code of a pull by the status that the official client makes of it."""
-
-
-@pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tier of the golden store; read only."""
-    tree = unpacked(ROCKETMQ_533)
-    tier = tmp_path_factory.mktemp("serve") / "tier"
-    run(*settings(tree, tier), "tier", tree.store)
-    return tier
-
-
-@asynccontextmanager
-async def served(tier: Path, state: Path, **more: Any) -> AsyncGenerator[Server]:
-    given: dict[str, Any] = {
-        "host": "127.0.0.1",
-        "port": 0,
-        "address": "",
-        "offsets_path": state / "consumerOffset.json",
-        "seed_path": None,
-        "new_groups": NewGroups.FIRST,
-        "refresh_s": 0.01,
-    }
-    options = ServeOptions(**(given | more))
-    async with (
-        open_tier(tier) as opened,
-        serving(
-            options, opened, ReadMeter(CollectorRegistry(), SystemClock()), SystemClock()
-        ) as one,
-    ):
-        yield one
-
-
-@asynccontextmanager
-async def asked(tier: Path, state: Path, kind: int = JSON) -> AsyncGenerator[RemotingClient]:
-    """A client of a server of its own."""
-    async with (
-        served(tier, state) as one,
-        await RemotingClient.connect(one.address, kind) as client,
-    ):
-        yield client
 
 
 def decoded(body: bytes) -> list[StoredMessage]:
@@ -107,10 +60,10 @@ def named(row: dict[str, Any]) -> tuple[str, int, int, int, int]:
 
 
 @pytest.mark.parametrize("kind", [JSON, ROCKETMQ])
-async def test_every_message_is_pulled_once(golden: Path, tmp_path: Path, kind: int) -> None:
+async def test_every_message_is_pulled_once(golden_tier: Path, tmp_path: Path, kind: int) -> None:
     wanted = [named(row) for row in expected(ROCKETMQ_533, "messages")]
     found: list[tuple[str, int, int, int, int]] = []
-    async with asked(golden, tmp_path, kind) as client:
+    async with asked(golden_tier, tmp_path, kind) as client:
         for topic, queue_id in sorted({one[:2] for one in wanted}):
             place = {"topic": topic, "queueId": queue_id}
             end = int((await client.ask(RequestCode.GET_MAX_OFFSET, **place)).fields["offset"])
@@ -126,9 +79,11 @@ async def test_every_message_is_pulled_once(golden: Path, tmp_path: Path, kind: 
     assert found == sorted(wanted)
 
 
-async def test_pulls_with_tags_are_answered_as_by_a_broker(golden: Path, tmp_path: Path) -> None:
+async def test_pulls_with_tags_are_answered_as_by_a_broker(
+    golden_tier: Path, tmp_path: Path
+) -> None:
     compared = 0
-    async with asked(golden, tmp_path) as client:
+    async with asked(golden_tier, tmp_path) as client:
         for row in expected(ROCKETMQ_533, "pulls")[::5]:
             answer = await client.pull(
                 row["topic"],
@@ -149,8 +104,8 @@ async def test_pulls_with_tags_are_answered_as_by_a_broker(golden: Path, tmp_pat
     assert compared > 250
 
 
-async def test_offsets_by_time_are_those_of_a_broker(golden: Path, tmp_path: Path) -> None:
-    async with asked(golden, tmp_path) as client:
+async def test_offsets_by_time_are_those_of_a_broker(golden_tier: Path, tmp_path: Path) -> None:
+    async with asked(golden_tier, tmp_path) as client:
         for row in expected(ROCKETMQ_533, "offset_by_time")[::3]:
             place = {"topic": row["topic"], "queueId": row["queue_id"]}
             answer = await client.ask(29, **place, timestamp=row["timestamp"])
@@ -163,9 +118,11 @@ async def test_offsets_by_time_are_those_of_a_broker(golden: Path, tmp_path: Pat
         assert int(answer.fields["timestamp"]) == first["store_timestamp"]
 
 
-async def test_messages_are_found_by_key_and_by_unique_key(golden: Path, tmp_path: Path) -> None:
+async def test_messages_are_found_by_key_and_by_unique_key(
+    golden_tier: Path, tmp_path: Path
+) -> None:
     time: dict[str, Any] = {"beginTimestamp": 0, "endTimestamp": 2**63 - 1}
-    async with asked(golden, tmp_path) as client:
+    async with asked(golden_tier, tmp_path) as client:
         for row in expected(ROCKETMQ_533, "queries")[:20]:
             key = {"topic": row["topic"], "key": row["key"], "maxNum": 64}
             answer = await client.ask(RequestCode.QUERY_MESSAGE, **key, **time)
@@ -181,9 +138,9 @@ async def test_messages_are_found_by_key_and_by_unique_key(golden: Path, tmp_pat
         assert answer.code == ResponseCode.QUERY_NOT_FOUND
 
 
-async def test_a_route_names_the_server_for_readers_only(golden: Path, tmp_path: Path) -> None:
+async def test_a_route_names_the_server_for_readers_only(golden_tier: Path, tmp_path: Path) -> None:
     async with (
-        served(golden, tmp_path) as one,
+        served(golden_tier, tmp_path) as one,
         await RemotingClient.connect(one.address) as client,
     ):
         answer = await client.ask(105, topic="G_Keys")
@@ -202,9 +159,9 @@ async def test_a_route_names_the_server_for_readers_only(golden: Path, tmp_path:
         assert held.code == ResponseCode.PULL_NOT_FOUND
 
 
-async def test_members_of_a_group_are_told_of_each_other(golden: Path, tmp_path: Path) -> None:
+async def test_members_of_a_group_are_told_of_each_other(golden_tier: Path, tmp_path: Path) -> None:
     async with (
-        served(golden, tmp_path) as one,
+        served(golden_tier, tmp_path) as one,
         await RemotingClient.connect(one.address) as first,
     ):
         await first.beat("b", "G", "G_Keys")
@@ -224,10 +181,10 @@ async def test_members_of_a_group_are_told_of_each_other(golden: Path, tmp_path:
 
 
 async def test_a_queue_is_locked_by_one_client(
-    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden_tier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queues = [{"topic": "G_Keys", "brokerName": "golden-a", "queueId": number} for number in (0, 1)]
-    async with asked(golden, tmp_path) as client:
+    async with asked(golden_tier, tmp_path) as client:
 
         async def locked(code: int, name: str, wanted: list[dict[str, Any]]) -> Any:
             body = {"consumerGroup": "G", "clientId": name, "mqSet": wanted}
@@ -246,10 +203,10 @@ async def test_a_queue_is_locked_by_one_client(
 
 
 async def test_offsets_of_groups_survive_a_restart_in_rocketmqs_form(
-    golden: Path, tmp_path: Path
+    golden_tier: Path, tmp_path: Path
 ) -> None:
     place = {"consumerGroup": "G", "topic": "G_Keys", "queueId": 1}
-    async with asked(golden, tmp_path) as client:
+    async with asked(golden_tier, tmp_path) as client:
         assert (await client.ask(14, **place)).fields == {"offset": "0"}
         answer = await client.ask(14, **place, setZeroIfNotFound="false")
         assert answer.code == ResponseCode.QUERY_NOT_FOUND
@@ -258,17 +215,17 @@ async def test_offsets_of_groups_survive_a_restart_in_rocketmqs_form(
         await client.pull("G_Keys", 0, 5, sysFlag=5, commitOffset=5)
     written = json.loads((tmp_path / "consumerOffset.json").read_text())
     assert written["offsetTable"] == {"G_Keys@G": {"1": 7, "0": 5}}
-    async with asked(golden, tmp_path) as client:
+    async with asked(golden_tier, tmp_path) as client:
         assert (await client.ask(14, **place)).fields == {"offset": "7"}
         assert (await client.ask(105, topic="%RETRY%G")).code == ResponseCode.SUCCESS
 
 
-async def test_a_group_goes_on_where_its_broker_was(golden: Path, tmp_path: Path) -> None:
+async def test_a_group_goes_on_where_its_broker_was(golden_tier: Path, tmp_path: Path) -> None:
     seed = tmp_path / "seed.json"
     seed.write_text('{"dataVersion":{"counter":3},"offsetTable":{"G_Keys@G":{0:9,1:11}}}')
     place = {"consumerGroup": "G", "topic": "G_Keys", "queueId": 1}
     async with (
-        served(golden, tmp_path / "state", seed_path=seed) as one,
+        served(golden_tier, tmp_path / "state", seed_path=seed) as one,
         await RemotingClient.connect(one.address) as client,
     ):
         assert (await client.ask(14, **place)).fields == {"offset": "11"}
@@ -278,7 +235,7 @@ async def test_a_group_goes_on_where_its_broker_was(golden: Path, tmp_path: Path
     path = tmp_path / "state/consumerOffset.json"
     path.write_text("{")
     async with (
-        served(golden, tmp_path / "state", seed_path=seed) as one,
+        served(golden_tier, tmp_path / "state", seed_path=seed) as one,
         await RemotingClient.connect(one.address) as client,
     ):
         assert (await client.ask(14, **place)).fields == {"offset": "12"}
@@ -286,16 +243,16 @@ async def test_a_group_goes_on_where_its_broker_was(golden: Path, tmp_path: Path
     path.write_text("[]")
     path.with_name("consumerOffset.json.bak").unlink()
     with pytest.raises(ConfigError, match=r"consumerOffset\.json.*bring the file back"):
-        async with served(golden, tmp_path / "state", seed_path=seed):
+        async with served(golden_tier, tmp_path / "state", seed_path=seed):
             pass
 
 
 @pytest.mark.parametrize("name", ["a{1:2}", 'a"b', "a@b", "a b", "g" * 256, ""])
 async def test_a_group_has_a_name_as_a_broker_allows_it(
-    golden: Path, tmp_path: Path, name: str
+    golden_tier: Path, tmp_path: Path, name: str
 ) -> None:
     place: dict[str, Any] = {"consumerGroup": name, "topic": "G_Keys", "queueId": 0}
-    async with asked(golden, tmp_path) as client:
+    async with asked(golden_tier, tmp_path) as client:
         answer = await client.ask(15, **place, commitOffset=1)
         assert answer.code == ResponseCode.INVALID_PARAMETER
         data = {"groupName": name, "subscriptionDataSet": []}
@@ -303,16 +260,16 @@ async def test_a_group_has_a_name_as_a_broker_allows_it(
         assert answer.code == ResponseCode.INVALID_PARAMETER
         place["consumerGroup"] = "%|a-Z_9"
         await client.ask(15, **place, commitOffset=1)
-    async with served(golden, tmp_path) as one:
+    async with served(golden_tier, tmp_path) as one:
         assert one.offsets.groups() == {"%|a-Z_9"}
 
 
 async def test_offsets_are_kept_of_a_bounded_number_of_groups(
-    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    golden_tier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumer_offsets, "GROUPS_MAX", 1)
     place: dict[str, Any] = {"topic": "G_Keys", "commitOffset": 1}
-    async with asked(golden, tmp_path) as client:
+    async with asked(golden_tier, tmp_path) as client:
         for queue in (0, 1):
             assert not (await client.ask(15, **place, queueId=queue, consumerGroup="G")).code
         answer = await client.ask(15, **place, queueId=0, consumerGroup="H")
@@ -337,48 +294,25 @@ async def test_offsets_are_saved_by_one_thread_at_a_time(
 
 
 async def test_one_server_at_a_time_has_a_directory_of_offsets(
-    golden: Path, tmp_path: Path
+    golden_tier: Path, tmp_path: Path
 ) -> None:
-    async with served(golden, tmp_path):
+    async with served(golden_tier, tmp_path):
         with pytest.raises(ConfigError, match=r"another server .*tieredStoreServeStatePath"):
-            async with served(golden, tmp_path):
+            async with served(golden_tier, tmp_path):
                 pass
-    async with served(golden, tmp_path):
+    async with served(golden_tier, tmp_path):
         pass
 
 
 async def test_a_new_group_begins_as_its_client_wants_where_that_is_configured(
-    golden: Path, tmp_path: Path
+    golden_tier: Path, tmp_path: Path
 ) -> None:
     async with (
-        served(golden, tmp_path, new_groups=NewGroups.CLIENT) as one,
+        served(golden_tier, tmp_path, new_groups=NewGroups.CLIENT) as one,
         await RemotingClient.connect(one.address) as client,
     ):
         answer = await client.ask(14, consumerGroup="G", topic="G_Keys", queueId=0)
         assert answer.code == ResponseCode.QUERY_NOT_FOUND
-
-
-class Grown:
-    """A store that grows, and its tier."""
-
-    def __init__(self, directory: Path) -> None:
-        self.broker = FakeBroker(
-            directory / "store", commit_log_bytes=4096, consume_queue_bytes=400
-        )
-        self.tier = directory / "tier"
-
-    async def put(self, *bodies: bytes) -> None:
-        self.broker.put_many("A", 0, bodies)
-        place = (self.broker.directory, self.tier)
-        async with follow(*place, cluster="C", broker="b") as follower:
-            await follower.drain()
-
-
-@pytest.fixture
-async def grown(tmp_path: Path) -> Grown:
-    one = Grown(tmp_path)
-    await one.put(b"first")
-    return one
 
 
 async def test_a_pull_waits_for_what_the_owner_of_the_tier_publishes(
@@ -509,7 +443,7 @@ def wrong_values(name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("code", sorted(set(RequestCode) - {40}))
 async def test_every_field_that_is_missing_or_wrong_is_an_answer(
-    golden: Path, tmp_path: Path, code: int
+    golden_tier: Path, tmp_path: Path, code: int
 ) -> None:
     fields: dict[str, Any] = {
         **dict.fromkeys(("topic", "consumerGroup", "key", "clientID"), "G_Keys"),
@@ -518,7 +452,7 @@ async def test_every_field_that_is_missing_or_wrong_is_an_answer(
         **dict.fromkeys(("suspendTimeoutMillis", "beginTimestamp", "subVersion"), 0),
     }
     bodies = (b"", b"{", b"[]", b"{}", b'{"clientID":1}', b'{"consumerDataSet":[1],"clientID":"a"}')
-    async with asked(golden, tmp_path) as client:
+    async with asked(golden_tier, tmp_path) as client:
         for name in fields:
             for wrong in wrong_values(name):
                 given = {one: fields[one] for one in fields if one != name} | wrong
@@ -529,9 +463,9 @@ async def test_every_field_that_is_missing_or_wrong_is_an_answer(
 
 
 async def test_what_is_not_supported_is_refused_with_codes_that_are_not_retried(
-    golden: Path, tmp_path: Path
+    golden_tier: Path, tmp_path: Path
 ) -> None:
-    async with asked(golden, tmp_path) as client:
+    async with asked(golden_tier, tmp_path) as client:
         answer = await client.ask(200050)
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         for code in (10, 310, 320, 36):
@@ -557,174 +491,6 @@ async def test_what_is_not_supported_is_refused_with_codes_that_are_not_retried(
         assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_bytes_that_are_no_frame_end_their_connection_alone(
-    golden: Path, tmp_path: Path
-) -> None:
-    async with (
-        served(golden, tmp_path) as one,
-        await RemotingClient.connect(one.address) as other,
-    ):
-        for raw in (b"GET / HTTP/1.1\r\n\r\n", (FRAME_BYTES_MAX + 1).to_bytes(4, "big")):
-            async with await RemotingClient.connect(one.address) as client:
-                client.writer.write(raw)
-                assert await client.reader.read() == b""
-        assert (await other.ask(105, topic="G_Keys")).code == ResponseCode.SUCCESS
-
-
-async def dropped(client: RemotingClient) -> None:
-    """Until the server ended the connection."""
-    try:
-        while await client.reader.read(1 << 16):
-            pass
-    except ConnectionError:
-        return
-
-
-async def test_too_many_connections_and_bytes_are_refused(
-    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 2)
-    monkeypatch.setattr(server, "UNREAD_BYTES_MAX", 1000)
-    async with (
-        served(golden, tmp_path) as one,
-        await RemotingClient.connect(one.address) as first,
-    ):
-        assert (await first.ask(105, topic="G_Keys")).code == ResponseCode.SUCCESS
-        async with await RemotingClient.connect(one.address) as second:
-            second.writer.write((2000).to_bytes(4, "big") + bytes(900))
-            await until(lambda: one.connections == 2, Patience("it is not there"))
-            async with await RemotingClient.connect(one.address) as third:
-                await dropped(third)
-            second.writer.write(bytes(200))
-            await dropped(second)
-        assert (await first.ask(105, topic="G_Keys")).code == ResponseCode.SUCCESS
-        assert one.refused_connections == 1
-
-
-async def test_a_client_that_reads_no_answers_costs_bounded_memory_and_is_dropped(
-    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "UNSENT_BYTES_MAX", 1 << 20)
-    monkeypatch.setattr(connection, "UNREAD_S_MAX", 0.2)
-    monkeypatch.setattr(server, "UPKEEP_S", 0.05)
-    monkeypatch.setattr(connection, "READS_MAX", 4)
-    record = 256 << 10
-    most = (1 << 20) + connection.TURN_BYTES_MAX + 4 * (TRANSFER_BYTES_MAX + record)
-    async with served(golden, tmp_path) as one:
-        async with await RemotingClient.connect(one.address) as client:
-            for _ in range(500):
-                client.send_pull("G_Big", 0, 0)
-            seen = 0
-
-            def is_dropped() -> bool:
-                nonlocal seen
-                seen = max(seen, one.unsent)
-                return not one.connections
-
-            await until(lambda: one.connections == 1, Patience("it is not there"))
-            await until(is_dropped, Patience("it is not dropped", marks=lambda: seen))
-            assert 0 < seen <= most
-        assert one.unsent == 0
-
-
-async def test_answers_are_refused_while_too_many_are_unread(
-    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "UNSENT_BYTES_MAX", -1)
-    one = expected(ROCKETMQ_533, "messages")[7]
-    key: dict[str, Any] = {"topic": one["topic"], "key": one["properties"]["UNIQ_KEY"]}
-    key |= {"maxNum": 1, "beginTimestamp": 0, "endTimestamp": 2**63 - 1}
-    async with asked(golden, tmp_path) as client:
-        answer = await client.ask(12, **key, _UNIQUE_KEY_QUERY="true")
-        assert (answer.code, answer.body) == (ResponseCode.SYSTEM_BUSY, b"")
-        await client.beat("c", "G", "G_Keys")
-        assert (await client.pull("G_Keys", 0, 0)).code == ResponseCode.SYSTEM_BUSY
-
-
-async def test_pulls_of_one_client_are_refused_while_its_answers_are_unread(
-    grown: Grown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "ANSWERS_BYTES_MAX", 20_000)
-    async with (
-        served(grown.tier, tmp_path / "state") as one,
-        await RemotingClient.connect(one.address) as client,
-        await RemotingClient.connect(one.address) as other,
-    ):
-        wait: dict[str, Any] = {"sysFlag": 6, "suspendTimeoutMillis": 60_000}
-        held = [client.send_pull("A", 0, 1, **wait) for _ in range(60)]
-        await until(lambda: len(one.consuming.held) == 60, Patience("not all are held"))
-        same = other.send_pull("A", 0, 1, **wait)
-        await until(lambda: len(one.consuming.held) == 61, Patience("it is not held"))
-        await grown.put(bytes(3000))
-        assert (await other.answer(same)).code == ResponseCode.SUCCESS
-        codes = [(await client.answer(opaque)).code for opaque in held]
-        assert set(codes) == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
-        assert (await client.pull("A", 0, 1)).code == ResponseCode.SUCCESS
-
-
-async def test_a_client_that_reads_nothing_is_sent_no_notification(
-    golden: Path, tmp_path: Path
-) -> None:
-    async with served(golden, tmp_path) as one:
-        client, told = connection.Connection(one), Command(40, {"consumerGroup": "G"})
-        client.send(told)
-        unsent = one.unsent
-        client.pause_writing()
-        client.send(told)
-        assert one.unsent == unsent > 0
-        client.connection_lost(None)
-        assert one.unsent == 0
-
-
-async def test_subscriptions_are_kept_of_a_bounded_number(
-    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(groups, "SUBSCRIPTIONS_MAX", 3)
-    monkeypatch.setattr(groups, "TOPICS_OF_MEMBER_MAX", 2)
-
-    async def beat(client: RemotingClient, group: str, *topics: str) -> int:
-        rows = [{"topic": one} for one in topics]
-        data = {"groupName": group, "subscriptionDataSet": rows}
-        return (await client.ask(34, {"clientID": "c", "consumerDataSet": [data]})).code
-
-    async with asked(golden, tmp_path) as client:
-        assert await beat(client, "G", "A", "B", "C") == ResponseCode.SYSTEM_ERROR
-        for _ in range(3):
-            assert await beat(client, "G", "A", "B") == ResponseCode.SUCCESS
-        assert await beat(client, "H", "A", "B") == ResponseCode.SYSTEM_ERROR
-        assert (await client.ask(38, consumerGroup="H")).code == ResponseCode.SYSTEM_ERROR
-        await client.ask(35, clientID="c", consumerGroup="G")
-        assert await beat(client, "H", "A", "B") == ResponseCode.SUCCESS
-
-
-async def test_a_client_that_asks_for_too_much_at_once_is_read_later(
-    grown: Grown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "HELD_MAX", 4)
-    async with (
-        served(grown.tier, tmp_path / "state") as one,
-        await RemotingClient.connect(one.address) as client,
-    ):
-        sent = [client.send_pull("A", 0, 1, sysFlag=6, suspendTimeoutMillis=300) for _ in range(9)]
-        for opaque in sent:
-            answer = await client.answer(opaque)
-            assert answer.code == ResponseCode.PULL_NOT_FOUND
-            assert len(one.consuming.held) <= 4
-
-
-async def test_silent_clients_are_dropped_and_leave_their_groups(
-    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "SILENT_S_MAX", 0.1)
-    monkeypatch.setattr(server, "UPKEEP_S", 0.02)
-    async with served(golden, tmp_path) as one:
-        async with await RemotingClient.connect(one.address) as client:
-            await client.beat("a", "G", "G_Keys")
-            assert len(one.groups) == 1
-            await dropped(client)
-        assert not len(one.groups)
-
-
 async def test_an_outage_of_the_tier_is_said_and_ends(
     grown: Grown, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -747,10 +513,13 @@ async def test_an_outage_of_the_tier_is_said_and_ends(
 
 
 async def test_a_failing_storage_is_an_error_to_clients_and_one_line_a_minute(
-    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    golden_tier: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with (
-        served(golden, tmp_path) as one,
+        served(golden_tier, tmp_path) as one,
         await RemotingClient.connect(one.address) as client,
     ):
 
@@ -771,9 +540,9 @@ async def test_a_failing_storage_is_an_error_to_clients_and_one_line_a_minute(
         assert caplog.messages[-1] == "again (2 more of this kind since the last one)"
 
 
-async def test_the_metrics_count_clients_and_requests(golden: Path, tmp_path: Path) -> None:
+async def test_the_metrics_count_clients_and_requests(golden_tier: Path, tmp_path: Path) -> None:
     async with (
-        served(golden, tmp_path) as one,
+        served(golden_tier, tmp_path) as one,
         await RemotingClient.connect(one.address) as client,
     ):
         await client.beat("a", "G", "G_Keys")
@@ -791,8 +560,10 @@ async def test_the_metrics_count_clients_and_requests(golden: Path, tmp_path: Pa
     assert f'request="other",response="REQUEST_CODE_NOT_SUPPORTED"}} {server.CODES_MAX}.0' in page
 
 
-async def test_tools_see_topics_groups_and_how_far_they_are(golden: Path, tmp_path: Path) -> None:
-    async with asked(golden, tmp_path) as client:
+async def test_tools_see_topics_groups_and_how_far_they_are(
+    golden_tier: Path, tmp_path: Path
+) -> None:
+    async with asked(golden_tier, tmp_path) as client:
         await client.beat("a", "G", "G_Keys")
         place = {"consumerGroup": "H", "topic": "G_Keys", "queueId": 1}
         await client.ask(15, **place, commitOffset=100)
@@ -824,19 +595,19 @@ async def test_tools_see_topics_groups_and_how_far_they_are(golden: Path, tmp_pa
             assert (await client.ask(code, topic="None")).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-async def test_a_port_that_is_taken_is_named(golden: Path, tmp_path: Path) -> None:
-    async with served(golden, tmp_path) as one:
+async def test_a_port_that_is_taken_is_named(golden_tier: Path, tmp_path: Path) -> None:
+    async with served(golden_tier, tmp_path) as one:
         port = int(one.address.rpartition(":")[2])
         with pytest.raises(ConfigError, match=f"port {port}"):
-            async with served(golden, tmp_path / "other", port=port):
+            async with served(golden_tier, tmp_path / "other", port=port):
                 pass
 
 
 async def test_offsets_that_cannot_be_saved_are_an_error_at_the_end(
-    golden: Path, tmp_path: Path
+    golden_tier: Path, tmp_path: Path
 ) -> None:
     state = tmp_path / "state"
     with pytest.raises(Denied, match="a directory stands where a file is needed"):  # noqa: PT012 - raised at the end
-        async with asked(golden, state) as client:
+        async with asked(golden_tier, state) as client:
             await client.ask(15, consumerGroup="G", topic="G_Keys", queueId=0, commitOffset=1)
             (state / "consumerOffset.json.new").mkdir(parents=True)
