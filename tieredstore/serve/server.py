@@ -5,7 +5,7 @@ import fcntl
 import logging
 import os
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -236,9 +236,9 @@ class Server:
             LOGGER.info("clients ask for the request code %d, which is not supported", code)
         return str(code)
 
-    def start(self, work: Awaitable[None]) -> "asyncio.Task[None]":
+    def start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
         """Run `work`, which never fails, in a task that the server owns."""
-        return self._tasks.create_task(_awaited(work))
+        return self._tasks.create_task(work)
 
     def held_of(self, connection: Connection) -> int:
         """Return the number of its pulls that wait."""
@@ -304,10 +304,6 @@ class Server:
             pull.peer.deliver(pull.request, pull.resume)
         for connection in list(self._connections):
             connection.close()
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    await work
 
 
 def _notify(peer: Peer, group: str) -> None:

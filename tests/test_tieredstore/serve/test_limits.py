@@ -1,11 +1,15 @@
 """Limits of the server: clients that are slow, silent, hostile, or too many."""
 
+import asyncio
+import inspect
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from fetcher.fetcher import TRANSFER_BYTES_MAX
+from provider.testing.manual_clock import settle
 from tests.support.golden import ROCKETMQ_533, expected
 from tests.support.patience import Patience, until
 from tests.support.remoting_client import RemotingClient
@@ -17,6 +21,7 @@ from tieredstore.serve.wire.frame import (
     Command,
     ResponseCode,
 )
+from tieredstore.serve.wire.request import Answer, Request
 
 __all__ = ["grown"]
 
@@ -42,6 +47,21 @@ async def dropped(client: RemotingClient) -> None:
             pass
     except ConnectionError:
         return
+
+
+async def test_a_client_that_leaves_before_its_read_begins_leaves_no_coroutine(
+    golden_tier: Path, tmp_path: Path
+) -> None:
+    async def reading() -> Answer:
+        return Answer()
+
+    async with served(golden_tier, tmp_path) as one:
+        gone, read = connection.Connection(one), reading()
+        gone.connection_made(Mock(spec=asyncio.Transport))
+        gone.deliver(Request(Command(11, {})), lambda: read)
+        gone.connection_lost(None)
+        await settle()
+        assert inspect.getcoroutinestate(read) == inspect.CORO_CLOSED
 
 
 async def test_too_many_connections_and_bytes_are_refused(

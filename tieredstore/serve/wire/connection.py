@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 from provider.clock import Clock
@@ -70,7 +70,7 @@ class Service(Protocol):
         """Count an answer. Return it; another one if it has a body and clients read too slowly."""
         ...
 
-    def start(self, work: Awaitable[None]) -> "asyncio.Task[None]":
+    def start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
         """Run `work`, which never fails, in a task that the server owns."""
         ...
 
@@ -195,9 +195,11 @@ class Connection(asyncio.Protocol):
         elif outcome is not None:
             task = self._service.start(self._finish(request, outcome))
             self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(lambda ended: self._ended(ended, outcome))
 
-    async def _finish(self, request: Request, outcome: Awaitable[Answer | None]) -> None:
+    async def _finish(
+        self, request: Request, outcome: Coroutine[object, object, Answer | None]
+    ) -> None:
         try:
             answer = await outcome
         except Exception as error:  # noqa: BLE001 - as in `deliver`
@@ -205,7 +207,10 @@ class Connection(asyncio.Protocol):
         if answer is not None:
             self._answer(request, answer)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _ended(
+        self, task: "asyncio.Task[None]", outcome: Coroutine[object, object, Answer | None]
+    ) -> None:
+        outcome.close()  # a task that is cancelled before its first step never awaits it
         self._tasks.discard(task)
         self._resume_if_few()
 

@@ -1,6 +1,6 @@
 """Request as a processor sees it, and its answer."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 import orjson
@@ -123,7 +123,7 @@ def objects_of(document: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", rows)
 
 
-Outcome = Answer | Awaitable[Answer | None] | None
+Outcome = Answer | Coroutine[object, object, Answer | None] | None
 """Answer, now or later; None: the request is held, and `Peer.deliver` is called for it."""
 
 
