@@ -82,8 +82,11 @@ def main() -> None:
     path, port = sys.argv[1], int(sys.argv[2])
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     listener = socket.create_server(("127.0.0.1", port), backlog=128)
+    parent = os.getpid()
     if os.fork() == 0:
         ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != parent:  # the command ended before the request, which is for later ends
+            os._exit(0)
         _forward(listener, lambda: _unix(path))
         os._exit(0)
     listener.close()
