@@ -8,7 +8,7 @@ from tests.support.patience import HANGS_AFTER_S
 from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
 from tests.test_interop.tieredstore_process import Tieredstore, stop
 
-pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
+pytestmark = [pytest.mark.rocketmq, pytest.mark.nightly, pytest.mark.timeout(HANGS_AFTER_S)]
 
 TOPICS, QUEUES = 30, 3
 OLD, NEW = 3, 6

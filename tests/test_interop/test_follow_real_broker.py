@@ -77,6 +77,7 @@ def test_a_tier_followed_over_a_restart_and_a_crash_reads_as_its_client_reads_th
     assert ours.rows("check") == []
 
 
+@pytest.mark.nightly
 def test_a_broker_with_its_queues_in_rocksdb_is_followed_over_crashes_of_both(
     rocketmq: BrokerInstall, tmp_path: Path
 ) -> None:

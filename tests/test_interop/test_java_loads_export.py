@@ -16,7 +16,7 @@ from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
 from tests.test_interop.client_view import comparable, json_lines, read_all
 from tests.test_interop.tieredstore_process import Tieredstore
 
-pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
+pytestmark = [pytest.mark.rocketmq, pytest.mark.nightly, pytest.mark.timeout(HANGS_AFTER_S)]
 
 JAVA_CUTS_AT = 64
 """The queries asked for so many; RocketMQ then gives any of those that there are."""

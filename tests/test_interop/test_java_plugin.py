@@ -339,6 +339,7 @@ async def popped(client: RemotingClient, queue: int) -> set[tuple[int, int]]:
     return {(queue, offset) for offset in records_of(answer)}
 
 
+@pytest.mark.nightly
 async def test_a_topic_that_is_made_again_is_not_read_from_its_earlier_life(cold: Cold) -> None:
     serve, follower = cold.serve, cold.follower
     with serve.running():

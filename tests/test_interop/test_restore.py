@@ -103,6 +103,7 @@ def test_a_broker_goes_on_from_its_tier_after_the_loss_of_its_disk(
     assert ours.rows("check") == []
 
 
+@pytest.mark.nightly
 def test_a_consumer_reads_what_was_not_restored_through_the_plug_in(
     rocketmq: BrokerInstall, tmp_path: Path
 ) -> None:
