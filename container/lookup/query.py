@@ -19,7 +19,11 @@ SCAN_BYTES_MAX = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
-    """Query for messages of a topic with a key, stored within `[begin_ms, end_ms]`."""
+    """Query for messages of a topic with a key, stored within `[begin_ms, end_ms]`.
+
+    Raises:
+        ValueError: `messages_max` is negative.
+    """
 
     topic: str
     key: str
@@ -27,6 +31,10 @@ class KeyQuery:
     begin_ms: int = 0
     end_ms: int = END_OF_TIME_MS
     newest_first: bool = True
+
+    def __post_init__(self) -> None:
+        if self.messages_max < 0:
+            raise ValueError(f"messages_max is negative: {self.messages_max}")
 
     def includes(self, timestamp_ms: int) -> bool:
         """Whether a message stored at this time matches."""

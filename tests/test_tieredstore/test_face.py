@@ -297,6 +297,8 @@ async def test_what_cannot_be_meant_is_refused_when_it_is_asked_for(tier: Path) 
             opened.messages("G_Orders", offset=3)
         with pytest.raises(ValueError, match="SQL92"):
             opened.messages("G_Orders", tags="a > 3")
+        with pytest.raises(ValueError, match="messages_max is negative: -1"):
+            opened.messages("G_Orders", messages_max=-1)
         with pytest.raises(tieredstore.NotFound, match="did you mean G_Orders"):
             opened.messages("G_Order")
 

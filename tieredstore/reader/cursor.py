@@ -59,9 +59,11 @@ class Wanted:
         """Validate the arguments of `ReadableTier.messages`.
 
         Raises:
-            ValueError: as `moment_ms` and `parse_subscription`.
+            ValueError: as `moment_ms` and `parse_subscription`, or `messages_max` is negative.
         """
         parse_subscription(tags)
+        if messages_max is not None and messages_max < 0:
+            raise ValueError(f"messages_max is negative: {messages_max}")
         return cls(
             offset=offset,
             messages_max=messages_max,

@@ -436,7 +436,7 @@ class ReadableTier:
 
         Raises:
             NotFound: the tier has no such topic; names the nearest.
-            ValueError: a datetime has no time zone.
+            ValueError: a datetime has no time zone, or `messages_max` is negative.
             Unavailable, OutOfRange: as `get_message`.
         """
         if not any(queue.topic == topic for queue in self.reader.state.queues):
@@ -508,7 +508,7 @@ class ReadableTier:
             NotFound: the tier has no such topic or queue, or, at the first step, `offset` lies
                 beyond its end.
             ValueError: `tags` has no tag or is an SQL92 expression, a datetime has no time zone,
-                or `offset` is given without `queue_id`.
+                `messages_max` is negative, or `offset` is given without `queue_id`.
             Unavailable, Corrupt, OutOfRange, Closed: while iterating; as `get_message`.
         """
         wanted = Wanted.of(offset, messages_max, tags, since, until, on_damage, on_gap)

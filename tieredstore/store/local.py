@@ -440,6 +440,7 @@ class LocalMessageStore(TopicCalls):
 
         Raises:
             Unavailable, Denied, Closed: as `get_message`.
+            ValueError: a datetime has no time zone, or `messages_max` is negative.
         """
         query = KeyQuery(
             topic,

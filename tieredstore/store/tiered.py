@@ -526,6 +526,7 @@ class TieredMessageStore(TopicCalls):
         Raises:
             Unavailable, Corrupt, Denied: no side can be read.
             Closed: the store is not open.
+            ValueError: a datetime has no time zone, or `messages_max` is negative.
         """
         self._check_open()
         query = KeyQuery(

@@ -1,6 +1,7 @@
 """Arguments of a store's calls mean what they say, or are refused with a sentence."""
 
 import datetime
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ import pytest
 
 from container.queue.time_index import Boundary, TimeRules
 from container.record.message import moment_of
+from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from tests.support.hot_store import new_message
 from tests.support.tiered_world import FrozenClock, TieredWorld
-from tieredstore import LocalMessageStore, MessageRefused
+from tieredstore import LocalMessageStore, MessageRefused, NewMessage
 from tieredstore.store.tiered import TieredMessageStore
 
-NOW = datetime.datetime.now(datetime.UTC)
+NAIVE = datetime.datetime(2026, 1, 2)  # noqa: DTZ001 - it is refused
 SYNC = ["hot log", "NOT_IN_DISK", "FORCE"]
 
 
@@ -62,9 +64,24 @@ async def test_a_time_may_be_a_datetime(store: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("moment_ms", "lower", "upper"),
+    [(-1, 0, 0), (-(1 << 64), 0, 0), (0, 0, 0), (1 << 63, 5, 4), (1 << 64, 5, 4)],
+)
+async def test_a_time_before_or_after_all_messages_finds_their_bounds(
+    store: Any, moment_ms: int, lower: int, upper: int
+) -> None:
+    assert await store.offset_by_time("Orders", 0, moment_ms, "LOWER") == lower
+    assert await store.offset_by_time("Orders", 0, moment_ms, "UPPER") == upper
+    found = await store.query_message("Orders", "key-3", begin_ms=moment_ms)
+    assert (len(found.messages), found.is_complete) == (int(moment_ms <= 0), True)
+    found = await store.query_message("Orders", "key-3", end_ms=moment_ms)
+    assert (len(found.messages), found.is_complete) == (int(moment_ms > 0), True)
+
+
+@pytest.mark.parametrize(
     ("call", "arguments", "named", "sentence"),
     [
-        ("offset_by_time", ("Orders", 0, NOW.replace(tzinfo=None)), {}, "has no time zone"),
+        ("offset_by_time", ("Orders", 0, NAIVE), {}, "has no time zone"),
         ("offset_by_time", ("Orders", 0, "now"), {}, "timestamp_ms is of type str, not int"),
         ("offset_by_time", ("Orders", 0, 1.5), {}, "timestamp_ms is of type float, not int"),
         ("get_message", ("g", "Orders", True, 0), {}, "queue id is of type bool, not int"),
@@ -75,6 +92,12 @@ async def test_a_time_may_be_a_datetime(store: Any) -> None:
             "get_message",
             ("g", "Orders", 0, 0),
             {"messages_max": 0},
+            "messages_max must be positive",
+        ),
+        (
+            "get_message",
+            ("g", "Orders", 0, 0),
+            {"messages_max": -3},
             "messages_max must be positive",
         ),
         ("get_message", ("g", "Orders", 0, 0), {"messages_max": 1.5}, "messages_max is of type"),
@@ -90,6 +113,9 @@ async def test_a_time_may_be_a_datetime(store: Any) -> None:
         ("message_store_time", ("Orders", 0.5, 0), {}, "queue id is of type float"),
         ("query_message", ("Orders", "k"), {"begin_ms": 0.5}, "begin_ms is of type float"),
         ("query_message", ("Orders", "k"), {"messages_max": "9"}, "messages_max is of type str"),
+        ("query_message", ("Orders", "k"), {"messages_max": -1}, "messages_max is negative: -1"),
+        ("query_message", ("Orders", "k"), {"begin_ms": NAIVE}, "has no time zone"),
+        ("query_message", ("Orders", "k"), {"end_ms": NAIVE}, "has no time zone"),
     ],
 )
 async def test_an_argument_of_another_kind_is_refused(
@@ -114,3 +140,48 @@ async def test_messages_with_a_queue_id_or_flag_that_means_nothing_are_refused(
         await store.put_messages([new_message(0)._replace(sys_flag=0x80)] * count)
     with pytest.raises(MessageRefused, match="queue id is of type bool, not int"):
         await store.put_message(new_message(0)._replace(queue_id=True))
+
+
+KEPT: dict[str, dict[str, Any]] = {
+    "compressed": {"sys_flag": 0x1, "body": zlib.compress(b"hello")},
+    "typed": {"sys_flag": 0x301, "body": zlib.compress(b"hello")},
+    "unknown type": {"sys_flag": 0x401},
+    "several tags": {"sys_flag": 0x2, "properties": {"TAGS": "a||b"}},
+    "to be unwrapped": {"sys_flag": 0x40},
+    "committed": {"sys_flag": 0x8, "properties": {"KEYS": "k"}},
+    "high bits": {"sys_flag": 0x7000},
+    "delayed": {"properties": {"DELAY": "3", "TIMER_DELAY_SEC": "10"}},
+    "not waited for": {"properties": {"WAIT": "false"}},
+    "negative": {"flag": -5, "born_timestamp": -1},
+    "empty value": {"properties": {"A": ""}},
+    "dispatched often": {
+        "properties": {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "3"}
+    },
+}
+WITHOUT_UNIT = {"prepared": 0x4, "rolled back": 0xC}
+"""Flags of messages that RocketMQ enters into no queue."""
+
+
+@pytest.mark.leaves_findings("body-compression", why="a client gave a type that there is not")
+async def test_flags_and_properties_are_read_as_they_were_put(tmp_path: Path) -> None:
+    world = TieredWorld(tmp_path / "store", FrozenClock())
+    async with world.store() as store:
+        for topic, given in KEPT.items():
+            put = NewMessage(topic, 0, **{"body": b"hello", **given})
+            assert (await store.put_message(put)).queue_offset == 0
+        for topic, flag in WITHOUT_UNIT.items():
+            await store.put_message(NewMessage(topic, 0, b"hello", {"KEYS": "k"}, sys_flag=flag))
+        await world.commit(store)
+        for level in ("DISABLE", "FORCE"):
+            await store.set_level(level)
+            for topic, given in KEPT.items():
+                (one,) = (await store.get_message("g", topic, 0, 0)).messages
+                found = {name: getattr(one, name) for name in given if name != "properties"}
+                expected = {name: value for name, value in given.items() if name != "properties"}
+                assert found == expected, topic
+                properties = given.get("properties", {})
+                kept = {name: value for name, value in properties.items() if value}
+                assert one.property_map == kept, topic  # RocketMQ reads no empty value, either
+            for topic in WITHOUT_UNIT:
+                result = await store.get_message("g", topic, 0, 0)
+                assert result.status is FetchStatus.NO_MATCHED_LOGIC_QUEUE, topic
