@@ -9,10 +9,14 @@ from typing import Any, Self, cast
 
 import pytest
 
+from fetcher.result import FetchStatus
+from provider.clock import SystemClock
+from tests.support.tiered_world import TieredWorld
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.store.forwarding import ForwardingMessageStore
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.protocol import GetMessageResult, MessageStore
+from tieredstore.store.tiered import TieredMessageStore
 
 CALLS = [
     name
@@ -182,3 +186,25 @@ async def test_an_iteration_reads_by_the_get_message_of_a_subclass(tmp_path: Pat
         messages = store.messages("g", "Orders", 0)
         assert [(await anext(messages)).body for _ in range(2)] == [b"one", b"two"]
         await messages.aclose()
+
+
+async def test_a_plug_in_below_the_tiering_one_masks_the_hot_log_alone(tmp_path: Path) -> None:
+    """The tier is fed from the CommitLog, as RocketMQ's is."""
+    world = TieredWorld(tmp_path / "store", SystemClock())
+    bodies = [b"secret", b"one", b"secret", b"secret", b"two"]
+    local = world.local
+    store = TieredMessageStore(
+        Masking(local), local=local, config=world.config(), open_tier=world.own
+    )
+    async with store:
+        for body in bodies:
+            await store.put_message(NewMessage("Orders", 0, body))
+        await world.commit(store)
+        for level, seen in (("NOT_IN_DISK", [b"one", b"two"]), ("FORCE", bodies)):
+            await store.set_level(level)
+            result = await store.get_message("g", "Orders", 0, 0)
+            assert [one.body for one in result.messages] == seen
+            assert (result.status, result.next_offset) == (FetchStatus.FOUND, 5)
+            messages = store.messages("g", "Orders", 0)
+            assert [(await anext(messages)).body for _ in seen] == seen
+            await messages.aclose()

@@ -336,7 +336,9 @@ async def test_the_share_of_the_memory_that_counts_as_holding_the_newest_is_conf
         ReadLimits(memory_share=1.1)
 
 
-@pytest.mark.parametrize("verb", ["get_message", "offset_by_time", "message_store_time"])
+@pytest.mark.parametrize(
+    "verb", ["get_message", "put beside get_message", "offset_by_time", "message_store_time"]
+)
 async def test_a_row_of_reads_lets_other_tasks_run(tmp_path: Path, verb: str) -> None:
     async with local(tmp_path) as store:
         await store.put_messages(put_many(10))
@@ -344,8 +346,10 @@ async def test_a_row_of_reads_lets_other_tasks_run(tmp_path: Path, verb: str) ->
         ran = asyncio.Event()
 
         async def read() -> None:
-            if verb == "get_message":
+            if verb.endswith("get_message"):
                 await store.get_message("g", "Orders", 0, 3)
+                if verb.startswith("put"):
+                    await store.put_message(new_message(0, topic="Out"))
             else:
                 await getattr(store, verb)("Orders", 0, 3)
 

@@ -1,14 +1,17 @@
 """A store at its awkward moments: files that go amid a read, a tier that comes or goes."""
 
 import asyncio
+import os
+import resource
 import shutil
-from collections.abc import AsyncGenerator
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+import tieredstore
 from container.names.queue_id import QueueId
 from container.options import HOUR_MS
 from container.queue.time_index import Boundary
@@ -310,3 +313,66 @@ async def test_a_store_that_ends_just_as_tiering_begins_again_ends_well(world: T
         await store.set_level("NOT_IN_DISK")
     async with world.store() as store:
         assert await store.commit_offset("Orders", 0) == 1
+
+
+@contextmanager
+def few_descriptors(spare: int) -> Generator[None]:
+    """Let this process open only so many more files in the block."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + spare, limits[1]))
+    held: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        for _ in range(min(spare, len(held))):
+            os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in held:
+            os.close(fd)
+
+
+async def test_a_process_without_descriptors_loses_nothing_and_recovers(tmp_path: Path) -> None:
+    """Each call serves or raises `Unavailable`; once there are descriptors again all goes on."""
+    names = [f"Topic{number}" for number in range(24)]
+    acknowledged: dict[str, list[bytes]] = {name: [] for name in names}
+    failed = 0
+    async with tieredstore.open_store(
+        tmp_path / "store",
+        tmp_path / "tier",
+        broker="b",
+        hot=SMALL,
+        settings={"tieredStoreGroupCommitTimeout": 0},
+        durable=True,
+    ) as store:
+        await store.put_message(new_message(0, topic="Before"))
+        for spare, name in enumerate(names):
+            with few_descriptors(spare // 3):
+                for _ in range(3):
+                    message = new_message(len(acknowledged[name]), topic=name)
+                    try:
+                        done = await store.put_message(message)
+                        assert done.queue_offset == len(acknowledged[name])
+                        acknowledged[name].append(bytes(message.body))
+                        await store.get_message("g", name, 0, 0)
+                        await store.query_message(name, "key-0")
+                    except Unavailable:
+                        failed += 1
+        assert failed > 10
+        for name in names:
+            message = new_message(len(acknowledged[name]), topic=name)
+            await store.put_message(message)
+            acknowledged[name].append(bytes(message.body))
+        assert store.cold is not None
+        await store.cold.tier_now()
+        statistics = store.dispatch_statistics()
+        assert statistics is not None
+        assert (statistics.halted, statistics.gaps) == ((), 0)
+        for level in ("NOT_IN_DISK", "FORCE"):
+            await store.set_level(level)
+            for name, bodies in acknowledged.items():
+                found = (await store.get_message("g", name, 0, 0)).messages
+                assert [one.body for one in found] == bodies

@@ -227,6 +227,19 @@ async def tier_away(root: Path) -> AsyncGenerator[World]:
 
 
 @asynccontextmanager
+async def tier_away_beside_a_whole_log(root: Path) -> AsyncGenerator[World]:
+    """Nothing is in the tier alone: each verb answers for all messages."""
+    async with world_of(root, KEEP) as world:
+        await put(world, MESSAGES)
+        await world.tier_all(MESSAGES)
+        await world.measure()
+        assert world.hot == world.cold
+        world.tiered.tier_store.faults = OUTAGE
+        world.lose_cold(*world.cold)
+        yield world
+
+
+@asynccontextmanager
 async def tier_away_at_start(root: Path) -> AsyncGenerator[World]:
     async with overlapping(root) as world:
         tiered, places, alone = world.tiered, world.places, world.cold - world.hot
@@ -439,6 +452,7 @@ async def iterate(world: World) -> None:
         hot_deleted_amid,
         hot_units_deleted_amid,
         tier_away,
+        tier_away_beside_a_whole_log,
         tier_away_at_start,
         tier_damaged,
         tier_begins_later,
