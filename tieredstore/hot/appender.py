@@ -25,7 +25,13 @@ from tieredstore.hot.log.consume_queues import QueueFiles
 from tieredstore.hot.log.deleted_queues import DeletedQueue, DeletedQueues
 from tieredstore.hot.log.directory import StoreDirectory
 from tieredstore.hot.log.durable_ends import Checkpoint, DurableEnds, DurableEndsFile
-from tieredstore.hot.log.files import FileGone, NotSynced, SyncFailed, passing_open_errors
+from tieredstore.hot.log.files import (
+    FileGone,
+    NotSynced,
+    SyncFailed,
+    passing_open_errors,
+    refuse_if_gone,
+)
 from tieredstore.hot.log.recovery import Directory, LogEnd, finish_deletion, recover
 from tieredstore.hot.log.topics import TopicsFile
 from tieredstore.hot.options import HotWriteOptions
@@ -62,9 +68,10 @@ class Appender:
         self.directory = directory
         self.options = options
         self._clock = clock
-        self.log = CommitLogWriter(directory.commit_log, options.commit_log_bytes)
+        check = directory.refuse_if_moved
+        self.log = CommitLogWriter(directory.commit_log, options.commit_log_bytes, check=check)
         self.queues = QueueFiles(
-            directory.consume_queue, options.queue_file_bytes, options.files_open_max
+            directory.consume_queue, options.queue_file_bytes, options.files_open_max, check
         )
         self._topics = TopicsFile(directory.topics)
         directory.refuse_other_queues(lambda topic: self._topics.has({topic}))
@@ -213,6 +220,7 @@ class Appender:
         """Write the content of a plan. Enter in `written` the queues whose units were written."""
         new = [queue for queue in plan.next_offsets if queue not in self.next_offsets]
         if new:
+            refuse_if_gone(self.directory.refuse_if_moved, self.directory.root)
             self._drop(self._left.intersection(new))
             self._topics.enter(new, self.options.topic_queues, self._clock.now_ms())
         for queue, offset in plan.starts.items():
@@ -315,8 +323,10 @@ class Appender:
 
         Raises:
             NotFound: the topic does not exist.
+            Unavailable: the directory was moved.
             OSError: the file cannot be written.
         """
+        self.directory.refuse_if_moved()
         self._topics.set_retention(topic, hours, self._clock.now_ms())
 
     def delete_topics(self, topics: Collection[str]) -> Deletion:
@@ -442,6 +452,7 @@ class Appender:
 
     def _sync_queues(self) -> None:
         try:
+            refuse_if_gone(self.directory.refuse_if_moved, self.directory.root)
             self.queues.sync()
         except NotSynced as error:
             raise self._verdict(error) from error

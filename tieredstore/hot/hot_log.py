@@ -74,6 +74,10 @@ class HotLog:
         """Keep the directory for a block of any thread; see `StoreDirectory.kept`."""
         return self._appender.directory.kept()
 
+    def refuse_if_moved(self) -> None:
+        """See `StoreDirectory.refuse_if_moved`. Blocks for two `stat`."""
+        self._appender.directory.refuse_if_moved()
+
     @property
     def commit_log(self) -> Path:
         """Directory of the CommitLog files."""
@@ -432,8 +436,11 @@ class HotLog:
             self._ends.fail(error)
             raise
         if self._appender.broken:
-            self._ends.fail(Unavailable(self._appender.broken, str(self.root)))
-            return
+            error = Unavailable(self._appender.broken, str(self.root))
+            self._ends.fail(error)
+            if self.is_sync:
+                return  # the callers whose messages are not durable have the error
+            raise error
         self._ends.flushed(self._appender.flushed)
 
     async def _flush(self) -> None:

@@ -94,7 +94,9 @@ class HotLogFeed:
 
     async def poll(self) -> Sequence[HotQueue]:
         """Return queues with more durable messages, or another state, than at the last poll."""
-        for seen in await self._reader.poll():
+        polled = await self._reader.poll()
+        self._log.refuse_if_moved()
+        for seen in polled:
             self._seen[seen.id] = seen
         changed: list[HotQueue] = []
         is_first, self._surveyed = self._surveyed, False
@@ -118,7 +120,9 @@ class HotLogFeed:
 
     async def poll_again(self, queues: Collection[QueueId]) -> Sequence[HotQueue]:
         """Poll the directory for these queues without keeping state; see `HotLog`."""
-        found = [self._durable(seen) for seen in await self._reader.poll_again(queues)]
+        polled = await self._reader.poll_again(queues)
+        self._log.refuse_if_moved()
+        found = [self._durable(seen) for seen in polled]
         self._told |= {seen.id: seen for seen in found}
         return found
 
@@ -182,6 +186,7 @@ class HotLogFeed:
     ) -> Sequence[MessageBatch | StoreError]:
         """Return verified copies of records; see `RocketMqHotLog.records_of_round`."""
         answers = await self._reader.records_of_round(wanted)
+        self._log.refuse_if_moved()  # afterwards: these bytes may be of another store's files
         return [_with_remedy(one) if type(one) is Corrupt else one for one in answers]
 
     async def release(self, queue: QueueId, offset: QueueOffset) -> None:

@@ -59,8 +59,10 @@ def trim(
     """Delete the CommitLog files that are due, then ConsumeQueue files without a record left.
 
     Raises:
+        Unavailable: the directory was moved.
         OSError: a file cannot be read or deleted; a later call deletes the rest.
     """
+    appender.directory.refuse_if_moved()
     log, queues, end = appender.log, appender.queues, appender.end
     offsets = {
         queue: offset

@@ -1,11 +1,13 @@
 """Identity of a store and its tier: names, and refusal of another or an empty place."""
 
+import errno
 import hashlib
 import json
 import logging
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
+from os.path import samestat
 from pathlib import Path
 
 from container.metadata.records import Broker
@@ -205,6 +207,8 @@ class TierMemory:
         self._config = config
         self._subject = subject
         self._known = None if config.start.is_new_tier else self._read()
+        self._directory = path.parent.parent
+        self._identity = self._stat() if is_in_store else None
 
     def __repr__(self) -> str:
         return f"<TierMemory {self._path}: {self._known}>"
@@ -276,6 +280,7 @@ class TierMemory:
         try:
             # a store that was moved away could not be moved back to a directory that exists
             self._path.parent.mkdir(parents=not self._is_in_store, exist_ok=True)
+            self._refuse_moved()
             draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
             with draft.open("w", encoding="utf-8") as file:
                 json.dump({"format": FORMAT, **asdict(known)}, file)
@@ -291,6 +296,18 @@ class TierMemory:
                 (error.strerror or "").lower(),
             )
         self._known = known
+
+    def _stat(self) -> os.stat_result | None:
+        """The directory of the store; None if it is unknown."""
+        try:
+            return self._directory.stat()
+        except OSError:
+            return None
+
+    def _refuse_moved(self) -> None:
+        now = self._stat()
+        if self._identity and now and not samestat(now, self._identity):
+            raise OSError(errno.ESTALE, "the directory is that of another store")
 
     def _read(self) -> KnownTier | None:
         try:

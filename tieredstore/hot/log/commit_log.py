@@ -15,6 +15,7 @@ from provider.posix.files import sync_data, sync_directory
 from tieredstore.hot.log.files import (
     CHUNK_BYTES,
     PASSING,
+    Check,
     FileGone,
     Identity,
     ReadFiles,
@@ -24,8 +25,10 @@ from tieredstore.hot.log.files import (
     open_file,
     opened_to_sync,
     read_all,
+    refuse_if_gone,
     resident,
     sync_written,
+    unchecked,
     write_all,
     zero_from,
 )
@@ -44,10 +47,18 @@ class CommitLogWriter:
     One thread at a time uses it, but any thread may call `read`, `sync` and `delete_oldest`.
     """
 
-    def __init__(self, directory: Path, file_bytes: int, *, takes_damage: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        file_bytes: int,
+        *,
+        takes_damage: bool = False,
+        check: Check = unchecked,
+    ) -> None:
         """List the files of an existing directory.
 
-        `takes_damage`: files may be missing or short, as `repair` finds them.
+        `takes_damage`: files may be missing or short, as `repair` finds them. `check`: called
+        before a file is opened by name.
 
         Raises:
             Denied: a file has another length than `file_bytes`.
@@ -81,7 +92,8 @@ class CommitLogWriter:
                     missing,
                 )
         self._prefix = f"{directory}/"
-        self._reads = ReadFiles(READ_FILES_MAX)
+        self._check = check
+        self._reads = ReadFiles(READ_FILES_MAX, check)
         self._lock = threading.Lock()
         """Guards `bases`, to which one thread adds and from which another deletes."""
         self._base = -1
@@ -343,6 +355,7 @@ class CommitLogWriter:
 
     def _opened(self, base: int) -> tuple[int, bool]:
         path, is_known = self.path(base), base in self.bases
+        refuse_if_gone(self._check, self.directory)
         try:
             return open_file(path, self.file_bytes, is_known=is_known)
         except OSError as error:

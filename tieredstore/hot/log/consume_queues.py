@@ -14,6 +14,7 @@ from provider.errors import Denied
 from provider.names import is_directory, is_there
 from tieredstore.hot.log.files import (
     PASSING,
+    Check,
     FileGone,
     Identity,
     NotSynced,
@@ -22,8 +23,10 @@ from tieredstore.hot.log.files import (
     identity_of,
     open_file,
     opened_to_sync,
+    refuse_if_gone,
     sync_directories,
     sync_written,
+    unchecked,
     write_all,
     zero_from,
 )
@@ -40,8 +43,10 @@ class QueueFiles:
     One thread at a time writes. Any thread may `read`, and another one may `sync` meanwhile.
     """
 
-    def __init__(self, directory: Path, file_bytes: int, files_open_max: int) -> None:
-        """List the files of an existing directory.
+    def __init__(
+        self, directory: Path, file_bytes: int, files_open_max: int, check: Check = unchecked
+    ) -> None:
+        """List the files of an existing directory. `check`: as of `CommitLogWriter`.
 
         Raises:
             Denied: a file has another length than `file_bytes`.
@@ -58,7 +63,8 @@ class QueueFiles:
         """Offset of each queue before which units may be fillers. Any other filler is damage."""
         self._open: OrderedDict[QueueId, tuple[int, int]] = OrderedDict()
         self._prefix = f"{directory}/"
-        self._reads = ReadFiles(min(files_open_max, READ_FILES_MAX))
+        self._check = check
+        self._reads = ReadFiles(min(files_open_max, READ_FILES_MAX), check)
         self._dirty: set[tuple[QueueId, int]] = set()
         self._dirty_directories: set[Path] = set()
         self._identities: dict[tuple[QueueId, int], Identity] = {}
@@ -442,6 +448,7 @@ class QueueFiles:
     def _opened(self, queue: QueueId, base: int) -> tuple[int, bool]:
         """Open or create a file. Close others if descriptors are short."""
         path, is_known = self.path(queue, base), base in self.bases.get(queue, ())
+        refuse_if_gone(self._check, self.directory)
         while True:
             try:
                 if not is_known:

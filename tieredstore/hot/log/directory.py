@@ -6,7 +6,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os.path import samestat
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -112,7 +112,7 @@ class StoreDirectory:
             raise Denied(UNFINISHED, str(root))
         for path in (root, self.commit_log, self.consume_queue, root / "config"):
             _make_directory(path)
-        self._identity = root.stat()
+        self._identities = {path: path.stat() for path in (root, self.commit_log)}
         self._lock_fd = os.open(root / LOCK, FLAGS | os.O_CREAT, 0o644)
         try:
             lock_call(self._lock_fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
@@ -252,10 +252,22 @@ class StoreDirectory:
         with self._kept:
             if not self.is_held:
                 raise Closed("the store was closed", str(self.root))
-            with posix_errors(str(self.root)):
-                if not (is_there(self.root) and samestat(self.root.stat(), self._identity)):
-                    raise Unavailable("the store directory was moved or deleted", str(self.root))
+            self.refuse_if_moved()
             yield
+
+    def refuse_if_moved(self) -> None:
+        """Refuse to open files by name where the directory is another one by now. 4 us.
+
+        Raises:
+            Unavailable: it was moved or deleted, or the CommitLog's was. A file there is of another
+                store.
+        """
+        with posix_errors(str(self.root)):
+            for path, identity in self._identities.items():
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    if samestat(path.stat(), identity):
+                        continue
+                raise Unavailable("the store directory was moved or deleted", str(path))
 
 
 def _refuse_other_store(root: Path, commit_log: Path) -> None:

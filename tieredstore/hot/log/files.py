@@ -5,12 +5,13 @@ import errno
 import mmap
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from provider.errors import Unavailable
 from provider.names import is_there
 from provider.object_store import Buffer
 from provider.posix.files import OpenFile, OpenFiles, sync_data, sync_directory
@@ -23,6 +24,14 @@ Identity = tuple[int, int]
 """Device and inode of a file."""
 _ZEROS = bytes(CHUNK_BYTES)
 FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+Check = Callable[[], None]
+"""Call before a file is opened by name. It raises if the directory is another store's by now."""
+
+
+def unchecked() -> None:
+    """Check nothing."""
 
 
 class FileGone(OSError):
@@ -58,6 +67,18 @@ def passing_open_errors() -> Generator[None]:
     except OSError as error:
         if error.errno not in PASSING or error.filename is None:
             raise
+
+
+def refuse_if_gone(check: Check, path: Path) -> None:
+    """Call `check` before a file below `path` is opened for writing.
+
+    Raises:
+        FileGone: it refuses.
+    """
+    try:
+        check()
+    except Unavailable as error:
+        raise FileGone(path) from error
 
 
 def open_file(path: Path, file_bytes: int, *, is_known: bool = False) -> tuple[int, bool]:
@@ -322,8 +343,8 @@ class ReadFiles:
     Between the two the old file may still be read.
     """
 
-    def __init__(self, files_max: int) -> None:
-        self._files = OpenFiles(files_max)
+    def __init__(self, files_max: int, check: Check = unchecked) -> None:
+        self._files = OpenFiles(files_max, check_folder=lambda _: check())
         self._deletions = 0
         self._lock = threading.Lock()
         self._nowait_works = True
