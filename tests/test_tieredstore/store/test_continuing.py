@@ -1,6 +1,7 @@
 """A hot log that ends below its tier, or contradicts it: by each way to lose, for each writer."""
 
 import asyncio
+import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from click.testing import CliRunner, Result
 import tieredstore
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt, Denied, Unavailable
+from tests.support.patience import communicated
+from tests.test_tieredstore.cli.test_run import asked, started
 from tieredstore import HotWriteOptions, NewMessage
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
@@ -56,9 +59,13 @@ class Place:
         }
         return tieredstore.open_store(self.root, settings=settings, level=level)
 
+    @property
+    def options(self) -> list[str]:
+        """The settings for a command."""
+        return [part for key, value in self.settings.items() for part in ("-D", f"{key}={value}")]
+
     def command(self, *words: str, status: int = 0) -> Result:
-        given = [part for key, value in self.settings.items() for part in ("-D", f"{key}={value}")]
-        result = CliRunner().invoke(cli, [*given, *words])
+        result = CliRunner().invoke(cli, [*self.options, *words])
         assert result.exit_code == status, (result.stdout, result.stderr)
         return result
 
@@ -143,7 +150,7 @@ def older_without_queues(place: Place) -> None:
 
 
 def without_log(place: Place) -> None:
-    shutil.rmtree(place.root / "commitlog")
+    shutil.rmtree(place.settings.get("storePathCommitLog", place.root / "commitlog"))
 
 
 def without_log_as_an_older_version_left_it(place: Place) -> None:
@@ -163,6 +170,7 @@ WAYS: dict[str, tuple[Callable[[Place], None], bool]] = {
     "closed copy without ConsumeQueues": (older_without_queues, False),
     "running copy without ConsumeQueues": (older_without_queues, True),
     "CommitLog gone": (without_log, False),
+    "CommitLog gone, elsewhere": (without_log, False),
     "CommitLog gone, older version": (without_log_as_an_older_version_left_it, False),
 }
 
@@ -217,6 +225,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path):
     fsspec.filesystem("memory").store.clear()
 
 
+KNOWS_ENDS = ("CommitLog gone", "CommitLog gone, elsewhere")
+
+
+def lose(place: Place, way: str) -> None:
+    """Fill a store and its tier, and lose what `way` says."""
+    take, is_running = WAYS[way]
+    if way.endswith("elsewhere"):
+        place.settings["storePathCommitLog"] = str(place.root.parent / "disk" / "log")
+    place.lived(is_running=is_running)
+    take(place)
+
+
 BY_ALL_WRITERS = ("running copy", "empty directory", "CommitLog gone")
 """By day, the library meets every way to lose, and the other writers these."""
 CASES = [
@@ -236,19 +256,35 @@ CASES = [
 def test_a_log_below_its_tier_continues_at_the_tiers_end(
     writer: str, way: str, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lose, is_running = WAYS[way]
-    place.lived(is_running=is_running)
-    lose(place)
+    lose(place, way)
     with caplog.at_level(logging.WARNING, "tieredstore"):
         WRITERS[writer](place)
     texts = [one.getMessage() for one in caplog.records]
     warnings = [one for one in texts if "ends below its tier" in one or "is lost with all" in one]
-    assert str(place.root) in warnings[0]
+    assert str(place.root.parent) in warnings[0]
     below = [one for one in warnings if "below its tier" in one]
-    assert len(below) == (way != "CommitLog gone")  # such a log still knows where its queues ended
+    assert len(below) == (way not in KNOWS_ENDS)  # such a log still knows where its queues ended
     assert all("nothing is lost" in one for one in below)
     place.verify()
     by_library(place)
+    place.verify()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("way", ["closed copy", "CommitLog gone, elsewhere"])
+def test_run_continues_at_the_tiers_end(way: str, tmp_path: Path) -> None:
+    place = Place(tmp_path, str(tmp_path / "tier"))
+    lose(place, way)
+    with started([*place.options, "run", "--put"]) as process:
+        for queue in [*KEPT, *LATER] * 3:
+            at = len(place.put[queue])
+            line = {"topic": queue.topic, "queue_id": queue.queue_id}
+            answer = asked(process, json.dumps({**line, "body": place.body(queue).decode()}))
+            assert answer["queue_offset"] == at, queue
+        process.terminate()
+        _, said = communicated(process)
+    assert process.returncode == 0, said
+    assert ("is lost with all" if way in KNOWS_ENDS else "ends below its tier") in said
     place.verify()
 
 
