@@ -192,8 +192,9 @@ def test_credentials_are_never_said(
         proxy.faults = faults
         for name in COMMANDS.keys() - {"bench", "run", "put"}:
             given = [*NAMED, "--tier", tier, "-D", f"objectStoreEndpoint={proxy.endpoint}"]
-            # The port is taken, so that `serve` ends.
-            given += ["-D", f"tieredStoreServePort={proxy.endpoint.rpartition(':')[2]}"]
+            for server in ("Serve", "Console"):  # the port is taken, so that these end
+                port = proxy.endpoint.rpartition(":")[2]
+                given += ["-D", f"tieredStore{server}Port={port}"]
             given += ["--log-level", "debug", "--debug", *map(str, words.get(name, [name]))]
             said += invoke(*given).output
     assert "config" in COMMANDS
