@@ -2,11 +2,13 @@
 
 import asyncio
 import random
+import shutil
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fsspec
 import pyarrow.dataset as ds
@@ -43,22 +45,53 @@ EVENTS = {**MOVES, **LOSSES, **OUTAGE}
 NEEDS = {"export Iceberg": [pytest.mark.data], "stream": [pytest.mark.data]}
 
 
-@pytest.fixture(params=["memory", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.nightly])])
-def tier(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[LivingTier]:
+def begun(directory: Path, url: str, second: str) -> LivingTier:
     """Old and new messages of topics A and B, in six parts."""
-    if request.param == "s3":
-        url = request.getfixturevalue("s3_url")
-        second = f"{url}-second"
-    else:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-        url, second = (f"memory://{one}/{tmp_path.name}" for one in ("living", "second"))
-    made = LivingTier(tmp_path, url, second=second)
+    made = LivingTier(directory, url, second=second)
     for _ in range(2):
         made.grow(20)
     made.age()
     made.grow(20)
+    return made
+
+
+class Grown(NamedTuple):
+    """A tier in memory that is built once; each test begins with its store and its objects."""
+
+    tier: LivingTier
+    store: Path
+    copy: Path
+    objects: dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Grown:
+    place, memory = tmp_path_factory.mktemp("living"), fsspec.filesystem("memory")
+    store, kept = place / "store", place / "copy"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_RUNTIME_DIR", str(place))
+        tier = begun(place, "memory://living/tier", "memory://second/tier")
+    store.rename(kept)
+    objects = {path: memory.cat_file(path) for path in memory.store}
+    memory.store.clear()
+    return Grown(tier, store, kept, objects)
+
+
+@pytest.fixture(params=["memory", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.nightly])])
+def tier(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LivingTier]:
+    """As `begun` makes it."""
+    if request.param == "s3":
+        url = request.getfixturevalue("s3_url")
+        made = begun(tmp_path, url, f"{url}-second")
+    else:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+        template: Grown = request.getfixturevalue("grown")
+        shutil.rmtree(template.store, ignore_errors=True)
+        shutil.copytree(template.copy, template.store)
+        fsspec.filesystem("memory").pipe(template.objects)
+        made = deepcopy(template.tier)
     yield made
     made.come_back()
     fsspec.filesystem("memory").store.clear()
