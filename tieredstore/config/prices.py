@@ -1,7 +1,9 @@
 """Bills of an object store: a price table, estimates for the limits, and a forecast. Pure."""
 
 import math
+import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -9,6 +11,7 @@ from typing import Any, Final, Self
 from provider.names import is_there
 from provider.object.store import REQUEST_KINDS, RequestKind, RequestMeter
 from tieredstore.config.sources import ConfigError
+from tieredstore.texts import count_text, size_text
 
 TABLE_NAME: Final = "object_store_prices.toml"
 HOUR_S: Final = 3600
@@ -24,6 +27,10 @@ MERGE_READ_BYTES: Final = 8 << 20
 """Of the longest request of a merge that reads."""
 READ_BYTES: Final = 4 << 20
 """Of a GET of a long sequential read, about: `tests/test_cost` counts 300 for a GiB."""
+TOPICS_MAX: Final = 1_000_000
+"""Topics of a forecast."""
+_RATE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([KMGT]?)(I?)B(?:/S|PS)?", re.IGNORECASE | re.ASCII)
+_SPAN = re.compile(r"([1-9]\d{0,5})([hdw])", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +150,30 @@ def estimates(limits: Limits, prices: PriceTable) -> list[Estimate]:
     return found
 
 
+def rate_of(text: str) -> float:
+    """Bytes a second of a text as `20MB/s`.
+
+    Raises:
+        ValueError: it is no rate above 0.
+    """
+    found = _RATE.fullmatch(text)
+    if found is None or not float(found[1]):
+        raise ValueError(f"{text!r} is no rate: write 20MB/s, or 500KiB/s")
+    return float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " ")
+
+
+def span_of(text: str) -> float:
+    """Seconds of a text as `30d`.
+
+    Raises:
+        ValueError: it is no span of time.
+    """
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no span of time: write 30d, or 12h")
+    return int(found[1]) * {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}[found[2]]
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """Bytes that brokers write, and the time for which they are kept."""
@@ -150,6 +181,10 @@ class Load:
     bytes_per_s: float
     kept_s: float
     queues: int
+
+    def __str__(self) -> str:
+        rate = f"{size_text(round(self.bytes_per_s))}/s"
+        return f"{rate}, kept for {self.kept_s / 86_400:g} d, in {self.queues:,} queues"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +225,31 @@ def forecast(load: Load, limits: Limits, prices: PriceTable) -> list[Item]:
             prices.cost(reads) + kept / GIB * prices.downloaded_gib,
         ),
     ]
+
+
+def forecast_rows(items: Sequence[Item]) -> list[tuple[str, str, str, str]]:
+    """Return the items of a forecast, and the sum of a month before the last one, as texts."""
+    *monthly, reading = items
+    total = Item("in all", 0, 0, sum(one.currency_a_month for one in monthly))
+    return [
+        (
+            one.what,
+            size_text(round(one.bytes)) if one.bytes else "",
+            count_text(round(one.requests_a_month)) if one.requests_a_month else "",
+            f"{one.currency_a_month:,.2f}",
+        )
+        for one in (*monthly, total, reading)
+    ]
+
+
+def forecast_notes(load: Load, limits: Limits, prices: PriceTable) -> list[str]:
+    """Return what a reader of a forecast should know besides."""
+    notes = [f"by the prices of {prices.name}; keys and metadata are left out"]
+    limit = limits.upload_bytes_per_s
+    if 0 < limit < load.bytes_per_s:
+        allowed = f"objectStoreUploadRateMax allows {size_text(limit)}/s"
+        notes.append(f"{allowed}: tiering falls behind")
+    return notes
 
 
 def _item(

@@ -20,6 +20,15 @@ from container.names.rocketmq import INT32_MAX, INT64_MAX
 from container.record.properties import KEYS
 from provider.clock import Clock
 from provider.errors import NotFound, StoreError, Unavailable
+from tieredstore.config.prices import (
+    TOPICS_MAX,
+    Load,
+    forecast,
+    forecast_notes,
+    forecast_rows,
+    rate_of,
+    span_of,
+)
 from tieredstore.console.bodies import preview, shown_body, visible
 from tieredstore.console.browser import Query, browse
 from tieredstore.console.guard import Guard
@@ -35,6 +44,7 @@ ROWS = 100
 """Rows of a page."""
 STATIC = {"console.css": "text/css", "console.js": "text/javascript"}
 GAPS_SHOWN = 100
+COST_FORM = {"rate": "", "retention": "30d", "topics": "100"}
 RowT = TypeVar("RowT")
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -73,6 +83,7 @@ class Console:
             "/static/{name}": self.static,
             broker: self.broker,
             broker + "/groups": self.groups,
+            broker + "/cost": self.cost,
             topic: self.topic,
             topic + "/messages": self.messages,
             message: self.message,
@@ -110,6 +121,7 @@ class Console:
             "broker.html",
             status=[*status_rows(status, self._clock.now_ms()), *_damage(shown)],
             is_well=status.is_well and not shown.trouble,
+            in_object_store=shown.config.in_object_store,
             wanted=wanted,
             total=len(topics),
             gaps=list(islice(gaps, GAPS_SHOWN)),
@@ -125,6 +137,29 @@ class Console:
         """Show consumer groups and their lag."""
         found = await self._shown(request).groups()
         return self._page(request, "groups.html", total=len(found), **_paged(request, found))
+
+    async def cost(self, request: Request) -> Response:
+        """Show a form, and the forecast of a month for what it has."""
+        config = self._shown(request).config
+        if not config.in_object_store:
+            raise HTTPException(
+                HTTPStatus.NOT_FOUND, "a tier in a directory has no requests to pay"
+            )
+        given = {**COST_FORM, **request.query_params}
+        prices = await asyncio.to_thread(lambda: config.prices)
+        rows, notes = list[tuple[str, ...]](), list[str]()
+        if given["rate"]:
+            topics = given["topics"]
+            if not (
+                topics.isascii() and topics.isdecimal() and len(topics) <= len(str(TOPICS_MAX))
+            ):
+                raise ValueError(f"{topics!r} is no number of topics")
+            queues = int(topics) * int(config.settings["defaultTopicQueueNums"].value)
+            load = Load(rate_of(given["rate"]), span_of(given["retention"]), queues)
+            rows = forecast_rows(forecast(load, config.request_limits, prices))
+            notes = [str(load), *forecast_notes(load, config.request_limits, prices)]
+        shown = {"given": given, "rows": rows, "notes": notes, "currency": prices.currency}
+        return self._page(request, "cost.html", **shown)
 
     async def messages(self, request: Request) -> Response:
         """Show messages of a queue from an offset or a time on, or those of a topic with a key."""

@@ -1,5 +1,6 @@
 """The pages of the console: what they show, of hostile names and bodies too, and their guard."""
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -63,9 +64,10 @@ class Pages:
 
 @asynccontextmanager
 async def pages_of(
-    tier: Path, options: ConsoleOptions = LOCAL, **settings: object
+    tier: Path | str, options: ConsoleOptions = LOCAL, **settings: object
 ) -> AsyncGenerator[Pages]:
-    configs = existing_tiers(Config.named(tier, None, None, None, settings), ["*"])
+    config = Config.named(tier, None, None, None, settings)
+    configs = await asyncio.to_thread(existing_tiers, config, ["*"])
     clock = SystemClock()
     async with shown_tiers(configs, clock) as tiers:
         yield Pages(await guarded_pages(tiers, options, clock))
@@ -89,6 +91,30 @@ async def test_brokers_topics_and_queues_are_shown_and_paged(tier: Path) -> None
         assert 'rel="next"' not in last.text
         for page in ("0", "4", "x", "9" * 30, "\u00b2"):
             assert (await get(f"/b/C/b/t/wide?{urlencode({'page': page})}")).status == 400
+
+
+async def test_the_cost_of_a_month_is_forecast_for_a_tier_in_an_object_store(
+    tier: Path, tmp_path: Path
+) -> None:
+    place = f"memory://console-{tmp_path.name}/tier"
+    store = FakeBroker(tmp_path / "store")
+    store.put("T", 0)
+    names = ("-D", "brokerClusterName=C", "-D", "brokerName=b")
+    run(*names, "--tier", place, "tier", store.directory)
+    async with pages_of(place) as get:
+        assert 'href="/b/C/b/cost"' in (await get("/b/C/b")).text
+        assert rows_of(await get("/b/C/b/cost")) == -1
+        page = await get("/b/C/b/cost?rate=20MB/s&retention=30d&topics=200")
+        table = [re.sub(r"<[^>]+>", " ", row).split() for row in page.text.split("<tr>")[2:]]
+        printed = run("--tier", place, "config", "--cost", "20MB/s", "--topics", "200").out
+        assert [row[:6] for row in table] == [
+            line.split()[:6] for line in printed.splitlines()[4:9]
+        ]
+        for wrong in ("rate=20", "rate=1MB/s&topics=x", "rate=1MB/s&retention=1"):
+            assert (await get(f"/b/C/b/cost?{wrong}")).status == 400
+    async with pages_of(tier) as get:
+        assert "/cost" not in (await get("/b/C/b")).text
+        assert (await get("/b/C/b/cost")).status == 404
 
 
 async def test_a_queue_is_browsed_forth_and_back(tier: Path) -> None:

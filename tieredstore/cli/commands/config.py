@@ -1,6 +1,5 @@
 """`tieredstore config`: effective settings with unit, origin and meaning, and their estimates."""
 
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 
@@ -14,16 +13,24 @@ from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting, machin
 from tieredstore.config.keys import JAVA_ONLY, KEYS, SECTIONS, config_template
 from tieredstore.config.location import offloads_to_object_store
 from tieredstore.config.object_store import OBJECT_ORIGIN
-from tieredstore.config.prices import Estimate, Item, Load, estimates, forecast, offload_estimates
+from tieredstore.config.prices import (
+    TOPICS_MAX,
+    Estimate,
+    Load,
+    estimates,
+    forecast,
+    forecast_notes,
+    forecast_rows,
+    offload_estimates,
+    rate_of,
+    span_of,
+)
 from tieredstore.config.sources import ConfigError, environment_name, unknown_key
-from tieredstore.texts import count_text, printable, size_text
+from tieredstore.texts import printable, size_text
 
 FOREIGN = "Keys that only the broker knows, or a plug-in"
 WIDTH_MAX = 100
 COUNTED = frozenset({Kind.COUNT, Kind.BYTES, Kind.MILLISECONDS, Kind.HOURS, Kind.PERCENT})
-_RATE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([KMGT]?)(I?)B(?:/S|PS)?", re.IGNORECASE | re.ASCII)
-_SPAN = re.compile(r"([1-9]\d{0,5})([hdw])", re.ASCII)
-TOPICS_MAX = 1_000_000
 LARGE_BYTES = 10_240
 """Numbers of bytes from here on are also shown in a larger unit."""
 
@@ -37,11 +44,10 @@ class RateType(click.ParamType[float]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Refuse a text that is no rate."""
-        found = _RATE.fullmatch(str(value))
-        if found is None or not float(found[1]):
-            self.fail(f"{str(value)!r} is no rate: write 20MB/s, or 500KiB/s", param, ctx)
-        base = 1024 if found[3] else 1000
-        return float(found[1]) * base ** " KMGT".index(found[2].upper() or " ")
+        try:
+            return rate_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class SpanType(click.ParamType[float]):
@@ -53,10 +59,10 @@ class SpanType(click.ParamType[float]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Refuse a text that is no span of time."""
-        found = _SPAN.fullmatch(str(value))
-        if found is None:
-            self.fail(f"{str(value)!r} is no span of time: write 30d, or 12h", param, ctx)
-        return int(found[1]) * {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}[found[2]]
+        try:
+            return span_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command("config")
@@ -196,25 +202,11 @@ def _show_forecast(config: Config, load: Load, *, as_json: bool) -> None:
             for one in items
         )
         return
-    *monthly, _ = items
-    total = Item("in all", 0, 0, sum(one.currency_a_month for one in monthly))
-    rate = f"{size_text(round(load.bytes_per_s))}/s, kept for {load.kept_s / 86_400:g} d"
-    click.echo(f"{rate}, in {load.queues:,} queues")
-    rows = [
-        (
-            one.what,
-            size_text(round(one.bytes)) if one.bytes else "",
-            count_text(round(one.requests_a_month)) if one.requests_a_month else "",
-            f"{one.currency_a_month:,.2f}",
-        )
-        for one in (*monthly, total, items[-1])
-    ]
+    click.echo(str(load))
     columns = ("a month", "bytes", "requests", prices.currency)
-    write_table(columns, rows, numbers=frozenset(columns[1:]))
-    click.echo(f"by the prices of {prices.name}; keys and metadata are left out")
-    limit = config.request_limits.upload_bytes_per_s
-    if 0 < limit < load.bytes_per_s:
-        click.echo(f"objectStoreUploadRateMax allows {size_text(limit)}/s: tiering falls behind")
+    write_table(columns, forecast_rows(items), numbers=frozenset(columns[1:]))
+    for note in forecast_notes(load, config.request_limits, prices):
+        click.echo(note)
 
 
 def _show_one(config: Config, name: str, *, as_json: bool) -> None:
