@@ -18,6 +18,7 @@ from provider.posix.files import posix_errors
 from tieredstore.hot.appender import Appender, Deletion
 from tieredstore.hot.appending import AppendCalls, QueueEnds
 from tieredstore.hot.encoding import Appended, NewMessage
+from tieredstore.hot.log.directory import is_copy, remember_place
 from tieredstore.hot.log.files import ESTIMATED_SHARE
 from tieredstore.hot.options import RetentionOptions
 from tieredstore.hot.reading import (
@@ -36,6 +37,7 @@ from tieredstore.hot.retention import Trim
 from tieredstore.hot.trimming import HoldsBack, trim
 
 T = TypeVar("T")
+COPIED = "the hot log was copied to this place, perhaps from an older one,"
 
 
 class HotLog:
@@ -138,6 +140,28 @@ class HotLog:
         """Whether the log never had a message, as far as is known, and continues no queue."""
         appender = self._appender
         return not (any(self._ends.visible.values()) or appender.end or appender.deleted)
+
+    def doubt(self) -> str:
+        """Return why next offsets may be unknown here, as the subject of a sentence; "" if not.
+
+        Blocks for two small files.
+
+        Raises:
+            Unavailable, Denied: one cannot be read.
+        """
+        if self.is_new:
+            return "the hot log is empty"
+        with posix_errors(str(self.root)):
+            return COPIED if is_copy(self.root) else ""
+
+    def remember_place(self) -> None:
+        """Record that hot log and tier were compared; see `doubt`. Blocks.
+
+        Raises:
+            Unavailable, Denied: the store cannot be written, or was moved.
+        """
+        with self.kept(), posix_errors(str(self.root)):
+            remember_place(self.root)
 
     def queues(self) -> list[QueueId]:
         """Return the queues that have or had messages, sorted."""

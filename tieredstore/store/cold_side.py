@@ -63,6 +63,8 @@ COMPARED_QUEUES_MAX = 1_000
 
 Each costs some 0.2 ms.
 """
+UNKNOWN_ENDS = "the next offsets are not known until it answers; try again then"
+"""End of the sentence about a hot log with a doubt; see `HotLog.doubt`."""
 NAMED_MAX = 4
 """Maximum of queues that a warning names."""
 
@@ -101,6 +103,7 @@ async def continue_at_tier(
     ends = {one.id: int(one.next_offset) for one in tier.state.queues.bounds()}
     behind = {queue: end for queue, end in ends.items() if log.next_offset(queue) < end}
     if not behind:
+        await _remember_place(log)
         return agreeing
     had = {queue: log.next_offset(queue) for queue in behind}
     alone = [await _in_log_alone(log, tier, queue) for queue in sorted(behind)]
@@ -108,6 +111,7 @@ async def continue_at_tier(
         continued = await log.continue_queues(behind, compared)
     if len(continued) < len(behind):
         raise Unavailable("messages were put while hot log and tier were compared", str(log.root))
+    await _remember_place(log)
     LOGGER.warning("%s", _continued_sentence(log, had, behind, sum(alone)))
     return {queue: one for queue, one in agreeing.items() if queue not in behind}
 
@@ -122,7 +126,7 @@ async def continue_unowned(config: Config, clock: Clock, log: HotLog) -> None:
     Raises:
         ConfigError: the store is another broker's.
         Contradiction: as `continue_at_tier`.
-        Unavailable: the tier does not answer, and the log is empty.
+        Unavailable: the tier does not answer, and the log is empty or a copy.
     """
     await asyncio.to_thread(refuse_other_store, config, log.root)
     await _ask_tier(config, clock, log)
@@ -147,15 +151,20 @@ async def _ask_tier(config: Config, clock: Clock, log: HotLog) -> None:
         raise
     except (StoreError, ConfigError, TimeoutError) as error:
         if isinstance(error, NotFound) and not isinstance(error, BytesMissing):
-            return  # nothing was tiered yet
+            await _remember_place(log)  # nothing was tiered yet
+            return
         why = str(error) or f"no answer within {CONTINUE_ANSWER_S_MAX:g} s"
-        if log.is_new:
-            raise Unavailable(
-                f"the hot log is empty and its tier does not answer, so that the next offsets are "
-                f"not known ({why}): try again when the tier answers",
-                str(log.root),
-            ) from error
+        if doubt := await asyncio.to_thread(log.doubt):
+            reason = f"{doubt} and its tier does not answer ({why}): {UNKNOWN_ENDS}"
+            raise Unavailable(reason, str(log.root)) from error
         LOGGER.warning("the tier does not answer, offsets continue from the hot log alone: %s", why)
+
+
+async def _remember_place(log: HotLog) -> None:
+    try:
+        await asyncio.to_thread(log.remember_place)
+    except (Unavailable, Denied) as error:  # then a later start counts as that of a copy
+        LOGGER.warning("it cannot be recorded that hot log and tier were compared: %s", error)
 
 
 def _is_below(tiered: Queue | None, hot: HotQueue) -> bool:

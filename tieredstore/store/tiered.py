@@ -34,6 +34,7 @@ from tieredstore.session.places import directory_of, local_directory
 from tieredstore.store import topic_deletion
 from tieredstore.store.by_topic import TopicCalls
 from tieredstore.store.cold_side import (
+    UNKNOWN_ENDS,
     ColdSide,
     OpenTier,
     continue_unowned,
@@ -66,19 +67,19 @@ class TierKeeper:
         *,
         clock: Clock,
         start_s: float,
-        knows_ends: Callable[[], bool],
+        doubt: Callable[[], str],
     ) -> None:
         """Set `cold` and `awaited` of `reads` while the tier is open or awaited.
 
         `start_s`: longest wait for a storage that does not answer, in seconds. 0: an awaited tier
-        is retried without end, another one is tried once. `knows_ends`: whether the hot log may be
-        used alone.
+        is retried without end, another one is tried once. `doubt`: returns why the hot log may not
+        be used alone, as `HotLog.doubt`.
         """
         self._open_cold = open_cold
         self._reads = reads
         self._clock = clock
         self._start_s = start_s
-        self._knows_ends = knows_ends
+        self._doubt = doubt
         self._starts = False
         self._waiting: list[asyncio.Future[None]] = []
         self._wanted = asyncio.Event()
@@ -113,12 +114,12 @@ class TierKeeper:
         self._wanted.set()
         await opened
 
-    async def start(self, wanted: Level) -> None:
-        """Apply the first level with `change_level`. The tier may be awaited afterwards.
+    async def start(self, wanted: Level, *, awaits: bool) -> None:
+        """Apply the first level with `change_level`. `awaits`: the tier may be awaited afterwards.
 
         Raises: as `want`.
         """
-        self._starts = True
+        self._starts = awaits
         try:
             await self.change_level(wanted)
         finally:
@@ -178,7 +179,8 @@ class TierKeeper:
 
     async def _opened(self, stack: AsyncExitStack) -> ColdSide:
         """Open the tier. An awaited tier is retried for as long as it takes."""
-        may_await = self._starts and self._knows_ends()
+        doubt = await asyncio.to_thread(self._doubt) if self._starts else ""
+        may_await = self._starts and not doubt
 
         def may_pass(error: StoreError) -> bool:
             # One that refuses a first attempt has wrong credentials, as a rule.
@@ -186,6 +188,7 @@ class TierKeeper:
             return self._start_s > 0 or is_away
 
         async def attempt() -> ColdSide:
+            nonlocal doubt
             try:
                 return await stack.enter_async_context(self._open_cold())
             except PASSING as error:
@@ -196,6 +199,9 @@ class TierKeeper:
                     )
                     self._reads.awaited = error
                     self._tell(None)
+                elif doubt:
+                    LOGGER.warning("%s and its tier does not answer: %s", doubt, UNKNOWN_ENDS)
+                    doubt = ""
                 raise
 
         start_s = self._start_s or (math.inf if may_await else 0.0)
@@ -305,7 +311,7 @@ class TieredMessageStore(TopicCalls):
             await stack.enter_async_context(self._inner)
             await stack.enter_async_context(running([self._keeper.run]))
             stack.push_async_callback(self._keeper.end)
-            await self._keeper.start(self._first_level)
+            await self._keeper.start(self._first_level, awaits=self._continues)
             self._stack = stack.pop_all()
         return self
 
@@ -400,8 +406,11 @@ class TieredMessageStore(TopicCalls):
             self._reads,
             clock=self._clock,
             start_s=self._config.start_s,
-            knows_ends=lambda: self._continues and not self._local.log.is_new,
+            doubt=self._doubt,
         )
+
+    def _doubt(self) -> str:
+        return self._local.log.doubt()
 
     @property
     def log(self) -> HotLog:

@@ -1,4 +1,4 @@
-"""Zeros from a place on, in files that are nearly all holes."""
+"""Zeros from a place on, in files that are nearly all holes, and the identity of files."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tieredstore.hot.log import files
-from tieredstore.hot.log.files import CHUNK_BYTES, open_file, write_all, zero_from
+from tieredstore.hot.log.files import CHUNK_BYTES, birth_of, open_file, write_all, zero_from
 
 FILE_BYTES = 8 * CHUNK_BYTES
 
@@ -52,3 +52,20 @@ def test_what_is_written_beyond_becomes_zeros_and_nothing_else(tmp_path: Path) -
         expected[cut:] = bytes(FILE_BYTES - cut)
         assert os.pread(fd, FILE_BYTES, 0) == expected
         assert not zero_from(fd, cut)
+
+
+def test_a_file_that_gets_the_inode_of_a_deleted_one_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "durableEnds"
+    path.write_bytes(b"1")
+    first = birth_of(path)
+    with path.open("r+b") as file:
+        file.write(b"2")
+    path.rename(tmp_path / "moved")
+    assert birth_of(tmp_path / "moved") == first
+    (tmp_path / "moved").unlink()
+    path.write_bytes(b"1")
+    assert birth_of(path) != first
+    monkeypatch.setattr(files, "_calls", lambda: None)  # such as a C library without `statx`
+    assert birth_of(path) == (path.stat().st_ino, 0)

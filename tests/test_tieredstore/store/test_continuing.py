@@ -391,6 +391,32 @@ def test_with_the_tier_away_a_whole_log_takes_puts_and_an_empty_one_does_not(
     place.verify()
 
 
+@pytest.mark.parametrize("writer", ["library", "library at DISABLE", "put"])
+def test_with_the_tier_away_a_copy_takes_nothing_until_it_answers(
+    writer: str, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be an older one, also a copy of a store that never was opened again."""
+    place.lived(is_running=True)
+    older(place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cold_side, "open_reader", _not_answering)
+        patch.setattr(cold_side, "open_owner", _not_answering)
+        for _ in range(2):
+            if writer == "put":
+                said = place.command("put", "Orders", "x", status=3).stderr
+            else:
+                with pytest.raises(Unavailable) as raised:
+                    WRITERS[writer](place)
+                said = f"{raised.value} {caplog.text}"
+            assert "the hot log was copied to this place, perhaps from an older one, and" in said
+    asyncio.run(place.opened())  # it answers, and the two are compared
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cold_side, "open_reader", _not_answering)
+        patch.setattr(cold_side, "open_owner", _not_answering)
+        WRITERS[writer](place)
+    place.verify()
+
+
 def test_with_the_tier_away_a_log_that_knows_none_of_its_ends_takes_nothing(place: Place) -> None:
     place.lived(is_running=False)
     without_log_as_an_older_version_left_it(place)

@@ -21,10 +21,12 @@ from provider.posix.files import posix_errors, sync_data, sync_directory
 from provider.posix.locks import lock_call
 from tieredstore.following.directory.layout import RESTORING, UNFINISHED
 from tieredstore.hot.log.durable_ends import Checkpoint
-from tieredstore.hot.log.files import FLAGS, replace_file, write_all
+from tieredstore.hot.log.files import FLAGS, birth_of, replace_file, write_all
 from tieredstore.process_name import moment_text, process_name, process_words
 
 IDENTITY = Path("config", "storeIdentity.json")
+PLACE = Path("config", "storePlace.json")
+"""File with inode and birth of `durableEnds` when hot log and tier were last compared."""
 
 
 class StoreIdentity(NamedTuple):
@@ -66,6 +68,34 @@ def write_identity(root: Path, identity: StoreIdentity) -> None:
     if known != identity:
         row = {"cluster": identity.cluster, "broker": identity.broker, "hasTier": identity.has_tier}
         replace_file(root / IDENTITY, json.dumps(row, ensure_ascii=False, indent="\t").encode())
+
+
+def is_copy(root: Path) -> bool:
+    """Whether the store was copied file by file since it was last compared with its tier.
+
+    False if that is unknown. A snapshot of a whole disk, which keeps inodes, is not noticed.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    if not (is_regular_file(root / PLACE) and is_there(root / DURABLE_ENDS)):
+        return False
+    try:
+        row = cast("dict[str, Any]", json.loads((root / PLACE).read_bytes()))
+        return (row["inode"], row["birth"]) != birth_of(root / DURABLE_ENDS)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def remember_place(root: Path) -> None:
+    """Record that the store was compared with its tier. Durable on return.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if is_copy(root) or not is_there(root / PLACE):
+        inode, birth = birth_of(root / DURABLE_ENDS)
+        replace_file(root / PLACE, json.dumps({"inode": inode, "birth": birth}).encode())
 
 
 _F_OFD_GETLK: Final = 36  # linux/fcntl.h, as the next

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import mmap
 import os
+import struct
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -271,6 +272,10 @@ ESTIMATED_SHARE: Final = ReadLimits().memory_share
 occupy."""
 _FAILED: Final = ctypes.c_void_p(-1).value
 _IS_RESIDENT: Final = 1
+_AT_FDCWD: Final = -100
+_STATX_BTIME: Final = 0x800
+_MASK, _TIME = struct.Struct("I"), struct.Struct("qI")
+"""Fields of struct statx (linux/stat.h): `stx_mask`, and `stx_btime` at byte 80."""
 
 
 class _Calls:
@@ -286,6 +291,9 @@ class _Calls:
         self.unmap.argtypes = [pointer, size]
         self.ask = library.mincore
         self.ask.argtypes = [pointer, size, pointer]
+        self.describe = getattr(library, "statx", None)  # older ones lack it
+        if self.describe is not None:
+            self.describe.argtypes = [integer, ctypes.c_char_p, integer, ctypes.c_uint, pointer]
 
 
 @lru_cache(1)
@@ -294,6 +302,23 @@ def _calls() -> _Calls | None:
         return _Calls()
     except (OSError, AttributeError):
         return None
+
+
+def birth_of(path: Path) -> tuple[int, int]:
+    """Return inode and time of birth of a file, Unix ns; 0 where the file system keeps none.
+
+    A copy has others, also one that got the inode of a deleted file.
+
+    Raises:
+        OSError: the file cannot be described.
+    """
+    inode = path.stat().st_ino
+    calls, buffer = _calls(), ctypes.create_string_buffer(256)
+    describe = None if calls is None else calls.describe
+    if describe is None or describe(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, buffer):
+        return inode, 0
+    (mask,), (seconds, nanoseconds) = _MASK.unpack_from(buffer), _TIME.unpack_from(buffer, 80)
+    return inode, seconds * 10**9 + nanoseconds if mask & _STATX_BTIME else 0
 
 
 def resident(fd: int, start: int, length: int) -> bool | None:
