@@ -35,7 +35,6 @@ from tieredstore.console.guard import Guard
 from tieredstore.console.options import ConsoleOptions
 from tieredstore.console.tiers import ShownTier
 from tieredstore.message import Message
-from tieredstore.metrics.summary import QueueTotals
 from tieredstore.reader.status import status_rows, tier_status
 from tieredstore.texts import count_text, escaped, size_text, time_text
 from tieredstore.version import VERSION
@@ -107,7 +106,7 @@ class Console:
         """Show the status of a tier, its topics and its gaps."""
         shown = self._shown(request)
         tier = await shown.fresh()
-        status = await tier_status(tier, shown.config)
+        status = await tier_status(tier, shown.config, await shown.contents())
         wanted = request.query_params.get("q", "").strip()
         topics = [one for one in (await shown.topics()).items() if wanted.lower() in one[0].lower()]
         gaps = (
@@ -236,9 +235,8 @@ class Console:
         """Topics, messages, bytes and newest time of a broker."""
         if one.tier is None:
             return 0, 0, 0, None
-        topics = await one.by_topic()
-        totals = QueueTotals.of([queue for queues in topics.values() for queue in queues])
-        return len(topics), totals.messages, totals.bytes, totals.last_timestamp
+        totals = (await one.contents()).totals
+        return len(await one.by_topic()), totals.messages, totals.bytes, totals.last_timestamp
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         """Show why there is no page."""

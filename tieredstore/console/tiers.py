@@ -4,15 +4,16 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import groupby
 from typing import NamedTuple
 
-from container.metadata.queue_table import QueueTable
 from provider.clock import Clock
 from provider.errors import NotFound, StoreError
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import QueueSummary, QueueTotals
 from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.reader.status import Contents, contents_of
 from tieredstore.serve.options import ServeOptions
 from tieredstore.session.consumer_offsets import ConsumerOffsets, QueueKey
 
@@ -45,7 +46,9 @@ class ShownTier:
         self._polled_s = clock.monotonic_s()
         self._lock = asyncio.Lock()
         self._sequence = -1
+        self._contents: Contents
         self._by_topic: dict[str, list[QueueSummary]] = {}
+        self._topics: dict[str, QueueTotals] = {}
 
     async def open(self, stack: AsyncExitStack) -> None:
         """Open it for as long as `stack` is open. Raises as `ReadableTier.__aenter__`."""
@@ -70,19 +73,27 @@ class ShownTier:
                 self._polled_s = self._clock.monotonic_s()
         return self.tier
 
-    async def by_topic(self) -> dict[str, list[QueueSummary]]:
-        """Queues of every topic, in order. O(queues) in a thread if anything has changed."""
+    async def contents(self) -> Contents:
+        """All queues and their sums. O(queues) in a thread if anything has changed."""
         state = (await self.fresh()).reader.state
         async with self._lock:
             if state.sequence != self._sequence:
-                sequence, table = state.sequence, state.queues.copy()
-                self._by_topic = await asyncio.to_thread(_summed, table)
+                sequence = state.sequence
+                self._contents = await contents_of(state)
+                grouped = await asyncio.to_thread(_by_topic, self._contents.queues)
+                self._by_topic, self._topics = grouped
                 self._sequence = sequence
+        return self._contents
+
+    async def by_topic(self) -> dict[str, list[QueueSummary]]:
+        """Queues of every topic, in order. As `contents`."""
+        await self.contents()
         return self._by_topic
 
     async def topics(self) -> dict[str, QueueTotals]:
-        """Totals of all topics, in order. O(queues)."""
-        return {name: QueueTotals.of(queues) for name, queues in (await self.by_topic()).items()}
+        """Totals of all topics, in order. As `contents`."""
+        await self.contents()
+        return self._topics
 
     async def groups(self) -> list[GroupLag]:
         """Consumer groups with offsets in this tier, in order; none where no file keeps them."""
@@ -110,11 +121,11 @@ def _offsets(config: Config) -> ConsumerOffsets | None:
     return None
 
 
-def _summed(table: QueueTable) -> dict[str, list[QueueSummary]]:
-    found = dict[str, list[QueueSummary]]()
-    for queue in sorted(table):
-        found.setdefault(queue.topic, []).append(QueueSummary.of(table[queue]))
-    return found
+def _by_topic(
+    queues: Sequence[QueueSummary],
+) -> tuple[dict[str, list[QueueSummary]], dict[str, QueueTotals]]:
+    found = {topic: list(of_it) for topic, of_it in groupby(queues, lambda one: one.topic)}
+    return found, {topic: QueueTotals.of(of_it) for topic, of_it in found.items()}
 
 
 @asynccontextmanager
