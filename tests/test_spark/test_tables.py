@@ -10,6 +10,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from tests.support.cli import run
 from tests.support.golden import ROCKETMQ_533, unpacked
+from tests.test_tieredstore.offline.test_export import exported, with_odd_times
 from tieredstore import sync
 from tieredstore.config.sources import ConfigError
 from tieredstore.message import Message
@@ -102,6 +103,19 @@ def test_times_that_spark_cannot_say_are_null() -> None:
     said = [0, last * 1000, None, first * 1000, *[None] * 5]
     assert found.column(0).cast(pa.int64()).to_pylist() == said
     assert found.schema.names == ["Store_Timestamp"], "as the query spells it"
+
+
+def test_names_and_times_that_are_odd_are_those_of_an_export_too(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    topic = "%RETRY%日志"
+    growing, out = with_odd_times(tmp_path, topic), tmp_path / "out"
+    exported(growing.tier, out)
+    for frame in (spark.read.parquet(str(out)), read(spark, growing.tier)):
+        rows = frame.where(f"topic = '{topic}'").collect()
+        assert sorted(bytes(row.body) for row in rows) == growing.bodies
+        assert sum(row.store_timestamp is None for row in rows) == 2
+        assert sum(row.born_timestamp is None for row in rows) == 2
 
 
 def test_columns_have_any_case(spark: "SparkSession", golden_tier: Path) -> None:

@@ -30,6 +30,7 @@ from tieredstore import sync
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline import dataset
 from tieredstore.offline.export.day_files import DAYS_OPEN_MAX, NO_DAY, DayFiles, partition_of
 from tieredstore.offline.export.job import Export, ExportReport, planned_export
 from tieredstore.offline.export.ledger import LEDGER, Ledger
@@ -377,21 +378,40 @@ def test_days_are_directories_whatever_a_record_says(tmp_path: Path) -> None:
     assert files_of(tmp_path / "x") == {}
 
 
-def test_times_of_no_year_are_null_and_counted(tmp_path: Path) -> None:
-    """Clients send the time of birth, some of them in nanoseconds."""
-    growing, out = Growing(tmp_path), tmp_path / "out"
+def with_odd_times(directory: Path, topic: str = "T") -> Growing:
+    """Three messages, and two with times in nanoseconds, as some clients send that of birth."""
+    growing = Growing(directory, topic)
     growing.grow(3)
     growing.broker.now_ms *= 1_000_000
     growing.grow(2)
+    return growing
+
+
+def test_times_of_no_year_are_null_and_counted(tmp_path: Path) -> None:
+    growing, out = with_odd_times(tmp_path), tmp_path / "out"
     report = exported(growing.tier, out)
     assert [(one.messages, one.null_times) for one in report.topics] == [(5, 4)]
     assert report.is_whole
-    found = table_of(out)
-    assert (found["store_timestamp"].null_count, found["born_timestamp"].null_count) == (2, 2)
-    assert len(found.to_pylist()) == 5
     with sync.open(growing.tier) as tier:
-        assert len(tier.to_arrow("T").read_all().to_pylist()) == 5
+        read = tier.to_arrow("T").read_all()
         assert sum(one.stored_at is None for one in tier.messages("T")) == 2
+    for found in (table_of(out), read, dataset(growing.tier, "T").read_all()):
+        assert (found["store_timestamp"].null_count, found["born_timestamp"].null_count) == (2, 2)
+        assert len(found.to_pylist()) == 5
+
+
+@pytest.mark.data
+def test_duckdb_reads_and_counts_times_of_no_year(tmp_path: Path) -> None:
+    duckdb: Any = import_module("duckdb")
+    growing, out = with_odd_times(tmp_path), tmp_path / "out"
+    exported(growing.tier, out)
+    with sync.open(growing.tier) as tier:
+        read = duckdb.from_arrow(tier.to_arrow("T").read_all())
+    files = duckdb.read_parquet(f"{out}/**/*.parquet", hive_partitioning=True)
+    for found in (read, files):
+        counts = found.aggregate("count(*), count(store_timestamp), count(born_timestamp)")
+        assert counts.fetchall() == [(5, 3, 3)]
+        assert len(found.fetchall()) == 5
 
 
 def test_an_export_that_an_older_program_began_keeps_its_names(tmp_path: Path) -> None:

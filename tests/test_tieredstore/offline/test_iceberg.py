@@ -17,7 +17,7 @@ from container.errors import InUse
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt, Unavailable
 from tests.support.lacking import lacks
-from tests.test_tieredstore.offline.test_export import Growing, expire, invoke
+from tests.test_tieredstore.offline.test_export import Growing, expire, invoke, with_odd_times
 from tieredstore import sync
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
@@ -363,6 +363,13 @@ def test_without_pyiceberg_there_is_one_sentence(
         monkeypatch.delitem(sys.modules, name)
     said = invoke("--tier", golden_tier, "export", "--iceberg", NAME, status=2).stderr
     assert "export --iceberg needs pyiceberg: pip install 'tieredstore[iceberg]'" in said
+
+
+def test_times_of_no_year_are_null_and_counted(tmp_path: Path) -> None:
+    report = exported(with_odd_times(tmp_path).tier)
+    assert [(one.messages, one.null_times) for one in report.topics] == [(5, 4)]
+    for name in ("store_timestamp", "born_timestamp"):
+        assert sum(row[name] is None for row in rows()) == 2
 
 
 def test_portions_have_each_offset_once(golden_tier: Path) -> None:
