@@ -133,9 +133,7 @@ def _s3(storage: Mapping[str, Any]) -> AbstractFileSystem:
     try:
         from provider.s3.file_system import S3FileSystem  # noqa: PLC0415 - an extra has its client
     except ImportError as error:
-        raise Denied(
-            "s3:// URLs need the extra s3, as in `pip install 'tieredstore[s3]'`", ""
-        ) from error
+        raise Denied("s3:// URLs need obstore: pip install 'tieredstore[s3]'", "") from error
     try:
         return S3FileSystem(asynchronous=True, **storage)
     except ValueError as error:

@@ -145,7 +145,7 @@ class ChainCredentials:
         except ImportError as error:
             raise NoCredentials(
                 "no credentials are in the environment, and boto3 is not installed, which finds "
-                "others: `pip install tieredstore[s3]`"
+                "others: pip install 'tieredstore[s3]'"
             ) from error
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - as above
 

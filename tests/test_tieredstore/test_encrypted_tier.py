@@ -273,7 +273,7 @@ def test_encryption_without_its_library_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(places, "find_spec", lambda _name: None)  # type: ignore[misc]
     failed = invoke("--tier", url, *NAMED, "topics", status=2)
-    assert "pip install tieredstore[encryption]" in failed.stderr
+    assert "pip install 'tieredstore[encryption]'" in failed.stderr
 
 
 async def test_an_unreadable_key_is_a_refusal_in_python_too(

@@ -84,9 +84,7 @@ class _Questions:
             from botocore.config import Config as ClientConfig  # noqa: PLC0415 - likewise
             from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - likewise
         except ImportError as error:
-            raise Denied(
-                "doctor needs the extra s3, as in `pip install tieredstore[s3]`", ""
-            ) from error
+            raise Denied("doctor needs boto3: pip install 'tieredstore[s3]'", "") from error
         for name in ("botocore", "botocore.auth", "botocore.endpoint", "botocore.hooks"):
             logging.getLogger(name).setLevel(logging.WARNING)  # at DEBUG they print what is signed
         given = dict(s3_options(config))

@@ -112,8 +112,8 @@ def _one_store(
     if masters is None:
         return RefuseEncryptedStore(store)
     if find_spec("cryptography") is None:
-        extra = "`pip install tieredstore[encryption]`"
-        raise Denied(f"encryption needs the extra encryption, as in {extra}", "")
+        extra = "pip install 'tieredstore[encryption]'"
+        raise Denied(f"encryption needs cryptography: {extra}", "")
     return EncryptedStore(store, masters, held=held)
 
 

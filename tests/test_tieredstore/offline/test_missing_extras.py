@@ -1,4 +1,4 @@
-"""A job without its extra ends with status 2 and one sentence that names the extra."""
+"""A command without its extra ends with status 2 and one sentence that names the extra."""
 
 import subprocess
 import sys
@@ -6,13 +6,36 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fake_broker import FakeBroker
+from tieredstore import sync
+
 WITHOUT = """
 import sys
-sys.modules.update(dict.fromkeys(sys.argv[1].split(",")))
+from importlib import metadata
+missing, version = sys.argv[1], metadata.version
+def version_of(name):
+    if name == missing:
+        raise metadata.PackageNotFoundError(name)
+    return version(name)
+metadata.version, sys.modules[missing] = version_of, None
 sys.argv[:] = ["tieredstore", *sys.argv[2:]]
 from tieredstore.__main__ import main
 sys.exit(main())
 """
+
+
+IN_S3 = ["-D", "tieredStoreFilePath=s3://bucket/tier"]
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tier in a directory, for commands that look for one before they need their extra."""
+    place = tmp_path_factory.mktemp("tier")
+    broker = FakeBroker(place / "store")
+    broker.put("T", 0, b"one")
+    with sync.follow(broker.directory, place / "tier", broker="b") as follower:
+        follower.drain()
+    return place / "tier"
 
 
 @pytest.mark.slow
@@ -22,15 +45,22 @@ sys.exit(main())
         ("pyarrow", "arrow", ["audit"]),
         ("pyarrow", "arrow", ["rebuild"]),
         ("pyarrow", "arrow", ["rebuild", "--metadata"]),
+        ("pyarrow", "arrow", ["restore", "out"]),
         ("pyarrow", "arrow", ["export", "out"]),
         ("pyiceberg", "iceberg", ["export", "--iceberg", "lake.mq.messages"]),
+        ("pyspark", "spark", ["audit", "--engine", "spark"]),
+        ("pyspark", "spark", ["rebuild", "--engine", "spark"]),
+        ("pyspark", "spark", ["export", "out", "--engine", "spark"]),
+        ("starlette", "console", ["console"]),
+        ("obstore", "s3", [*IN_S3, "topics"]),
+        ("boto3", "s3", [*IN_S3, "doctor"]),
     ],
     ids=lambda value: "-".join(value).replace("--", "") if isinstance(value, list) else value,
 )
-def test_a_job_without_its_extra_names_it(
-    tmp_path: Path, missing: str, extra: str, words: list[str]
+def test_a_command_without_its_extra_names_it(
+    tier: Path, tmp_path: Path, missing: str, extra: str, words: list[str]
 ) -> None:
-    given = ["-D", f"tieredStoreFilePath={tmp_path / 'tier'}", "-D", "brokerName=b", *words]
+    given = ["--tier", str(tier), "-D", "brokerName=b", *words]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT, missing, *given],
         capture_output=True,
