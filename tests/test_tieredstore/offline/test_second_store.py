@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
 from provider.errors import Denied
@@ -31,6 +32,10 @@ def files_below(root: Path) -> set[str]:
     }
 
 
+def defined(settings: dict[str, str]) -> list[str]:
+    return [part for key, value in settings.items() for part in ("-D", f"{key}={value}")]
+
+
 @pytest.fixture
 def offloaded(tmp_path: Path) -> Path:
     """A tier of one queue, most of which was offloaded into `second`."""
@@ -45,8 +50,7 @@ def offloaded(tmp_path: Path) -> Path:
         "tieredStoreOffloadDeletionLag": "0",
         "tieredStoreJournalGraceTime": "0",
     }
-    words = [part for key, value in given.items() for part in ("-D", f"{key}={value}")]
-    invoke(tier, *words, "offload", "T")
+    invoke(tier, *defined(given), "offload", "T")
     return tier
 
 
@@ -56,6 +60,31 @@ def test_a_job_without_the_second_store_says_where_the_journal_has_it(
     rows = dataset(offloaded, "T", columns=["body"], settings=SETTINGS)
     with pytest.raises(Denied, match=f"set tieredStoreOffloadPath={tmp_path / 'second'}"):
         rows.read_all()
+
+
+@pytest.mark.parametrize("wrong", ["another", "not there", "not mounted"])
+def test_with_a_wrong_second_store_no_job_begins_and_with_the_right_one_it_is_whole(
+    offloaded: Path, tmp_path: Path, wrong: str
+) -> None:
+    """Its empty mount point has no object of the tier, which is not the loss of them."""
+    second, given, away = tmp_path / "second", tmp_path / wrong, tmp_path / "away"
+    if wrong == "not mounted":
+        second.rename(away)
+        given = second
+    if wrong != "not there":
+        given.mkdir()
+    place, out = defined({**SETTINGS, "tieredStoreOffloadPath": str(given)}), tmp_path / "out"
+    for words in (["export", out], ["export", out, "--skip-damaged"], ["audit"], ["check"]):
+        said = invoke(offloaded, *place, *words, status=2).stderr
+        assert said.count("tieredstore: ") == 1
+        assert str(second) in said
+        assert ("a disk that is not mounted?" in said) == (wrong == "not mounted")
+    assert not out.exists()
+    if away.exists():
+        second.rmdir()
+        away.rename(second)
+    invoke(offloaded, *defined({**SETTINGS, "tieredStoreOffloadPath": str(second)}), "export", out)
+    assert ds.dataset(out, partitioning="hive").count_rows() == MESSAGES
 
 
 @pytest.mark.leaves_findings(
