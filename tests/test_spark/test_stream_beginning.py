@@ -14,6 +14,7 @@ from container.errors import Expired
 from container.options import HOUR_MS
 from provider.clock import SystemClock
 from tests.support.fake_broker import FakeBroker
+from tests.support.golden import GOLDEN, VARIANTS_533, extract
 from tests.support.living_tier import LivingTier
 from tieredstore import sync
 from tieredstore.offline import spark as tiers
@@ -155,7 +156,9 @@ def created_again(tier: LivingTier) -> None:
 
 @pytest.mark.parametrize("event", [deleted, created_again])
 @pytest.mark.parametrize("read", ["nothing", "some"])
-@pytest.mark.parametrize("options", [{}, {"topics": "A"}, {"topics": "A,B"}, {"queues": "A/1"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"topics": "A"}, {"topics": "A,B"}, {"topicPattern": "[AC]"}, {"queues": "A/1"}]
+)
 def test_a_deleted_topic_is_data_loss(
     tier: LivingTier, event: Event, read: str, options: dict[str, Any]
 ) -> None:
@@ -311,10 +314,10 @@ class KilledError(Exception):
 class Driver:
     """Runs a query into a sink that takes each batch once, by its number."""
 
-    def __init__(self, spark: "SparkSession", tier: LivingTier, checkpoint: Path) -> None:
+    def __init__(self, spark: "SparkSession", tier: Path | str, checkpoint: Path) -> None:
         self.sink: dict[int, list[Row]] = {}
         self._spark = spark
-        self._tier = tier
+        self._tier = str(tier)
         self._checkpoint = checkpoint
 
     def run(self, options: dict[str, str]) -> None:
@@ -353,7 +356,7 @@ class Driver:
     def _query(self, options: dict[str, str], take: Callable[["DataFrame", int], None]) -> None:
         reader = self._spark.readStream.format("tieredstore").option("broker", "b")
         reader = reader.schema("topic string, queue_id int, queue_offset bigint")
-        frame = reader.options(maxRowsPerTrigger="25", **options).load(self._tier.url)
+        frame = reader.options(**{"maxRowsPerTrigger": "25", **options}).load(self._tier)
         writer = frame.writeStream.foreachBatch(take)
         writer = writer.option("checkpointLocation", str(self._checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
@@ -409,10 +412,35 @@ def test_spark_has_each_message_once_whatever_step_of_the_first_batches_is_kille
     spark, scratch = request.getfixturevalue("spark"), request.getfixturevalue("tmp_path")
     tiers.register(spark)
     begun, then = FORMS[form]
-    driver, before = Driver(spark, tier, scratch / "checkpoint"), wanted(tier)
+    driver, before = Driver(spark, tier.url, scratch / "checkpoint"), wanted(tier)
     driver.run_until(begun, batch, step)
     tier.grow(3)
     driver.run(then)
     rows = [row for row in wanted(tier) if is_wanted(form, row, before)]
     assert flat(list(driver.sink.values())) == rows
     assert driver.sink[0] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["committed", "begun"])
+def test_spark_goes_on_with_checkpoints_that_an_older_version_wrote(
+    request: pytest.FixtureRequest, state: str
+) -> None:
+    spark, scratch = request.getfixturevalue("spark"), request.getfixturevalue("tmp_path")
+    tiers.register(spark)
+    extract(GOLDEN / "tier-0.1.0-d710648" / "tier.tar.xz", scratch)
+    extract(GOLDEN / "checkpoint-0.1.0-d710648" / "checkpoints.tar.xz", scratch)
+    ends = json.loads((scratch / state / "offsets" / "0").read_text().splitlines()[-1])
+    driver = Driver(spark, scratch / "tier", scratch / state)
+    options = {"broker": VARIANTS_533.broker, "maxRowsPerTrigger": "1000"}
+    driver.run({**options, "failOnDataLoss": "false"})  # it has a gap
+    with sync.open(scratch / "tier") as tier:
+        all_of_them = [
+            (one.topic, one.queue_id, one.offset)
+            for topic in {queue.topic for queue in tier.queues()}
+            for one in tier.messages(topic)
+        ]
+    first = [row for row in all_of_them if row[2] < ends[f"{row[0]}/{row[1]}"]]
+    assert len(first) == 20
+    assert sorted(driver.sink.pop(0, [])) == sorted(first if state == "begun" else [])
+    assert flat(list(driver.sink.values())) == sorted(set(all_of_them) - set(first))
