@@ -31,6 +31,8 @@ class ControlledBrokers:
     conf: Mapping[str, str] = field(default_factory=dict)
     """Of every replica, over the settings below."""
     replicas: list[Replica] = field(default_factory=list)
+    elects_unclean: bool = False
+    """Whether a replica that lacks acknowledged messages may become the master."""
 
     def __post_init__(self) -> None:
         port = free_ports()
@@ -48,6 +50,7 @@ class ControlledBrokers:
             "controllerDLegerSelfId": "n0",
             "controllerStorePath": str(self.work / "controller"),
             "scanNotActiveBrokerInterval": "1000",
+            "enableElectUncleanMaster": str(self.elects_unclean).lower(),
         }
         conf = self.work / "namesrv.conf"
         conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

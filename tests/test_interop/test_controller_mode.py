@@ -1,5 +1,6 @@
-"""Brokers in controller mode: alone, and a pair whose master dies and whose slave is promoted."""
+"""Brokers in controller mode: alone, a pair whose slave stops, and elections of another master."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,12 @@ def wait_for(reached, text: str, *marks) -> None:
     wait_until(reached, Patience(text, marks=lambda: [mark() for mark in marks]), 0.5)
 
 
+def sent_all(brokers: ControlledBrokers, messages: int, out: Path) -> None:
+    """Send messages until all are acknowledged."""
+    with sending(brokers, messages, out):
+        wait_for(lambda: acknowledged(out) == messages, "not sent", lambda: acknowledged(out))
+
+
 def bodies_in(store: Path) -> bytes:
     """The CommitLog of a replica."""
     return b"".join(file.read_bytes() for file in sorted((store / "commitlog").iterdir()))
@@ -62,21 +69,91 @@ def test_a_broker_that_is_alone_in_controller_mode_is_tiered(
         alone = brokers.add("a")
         ours = Tieredstore(alone.conf, tmp_path / "tier")
         with ours.following(alone.store, tmp_path / "follow.log") as follower:
-            with sending(brokers, 200, out):
-                wait_for(lambda: acknowledged(out) == 200, "not sent", lambda: acknowledged(out))
+            sent_all(brokers, 200, out)
             wait_for(lambda: tiered(ours) >= 200, "not tiered", lambda: tiered(ours))
             assert stop(follower) == 0, (tmp_path / "follow.log").read_text()
-        with sending(brokers, 20, tmp_path / "more"):
-            more = tmp_path / "more"
-            wait_for(lambda: acknowledged(more) == 20, "not sent", lambda: acknowledged(more))
+        sent_all(brokers, 20, tmp_path / "more")
         alone.server.stop()
         ours.run("tier", str(alone.store))
         assert tiered(ours) >= 220
     assert ours.rows("check") == []
 
 
-def test_nothing_is_tiered_that_a_promoted_slave_lacks(
+@pytest.mark.nightly
+def test_a_pair_is_tiered_while_its_slave_is_stopped(
     rocketmq: BrokerInstall, tmp_path: Path
+) -> None:
+    with ControlledBrokers(rocketmq, tmp_path, QUICK_DROP) as brokers:
+        master, slave = brokers.add("a"), brokers.add("b")
+        ours = Tieredstore(master.conf, tmp_path / "tier")
+        with ours.following(master.store, tmp_path / "follow.log") as follower:
+            sent_all(brokers, 100, tmp_path / "both")
+            slave.server.stop()
+            sent_all(brokers, 200, tmp_path / "alone")
+            wait_for(lambda: tiered(ours) >= 300, "not tiered", lambda: tiered(ours))
+            slave.server.start()
+            sent_all(brokers, 100, tmp_path / "again")
+            wait_for(lambda: tiered(ours) >= 400, "not tiered", lambda: tiered(ours))
+            assert stop(follower) == 0, (tmp_path / "follow.log").read_text()
+        master.server.stop()
+        ours.run("tier", str(master.store))
+    assert ours.rows("check") == []
+
+
+def stopped_in(said: str) -> int:
+    """How many queues of T a follower reports as stopped: one a sentence, or several in one."""
+    together = re.findall(r"(\d+) queues are stopped, such as T/", said)
+    return sum(map(int, together)) + len(re.findall(r"T/\d+ is stopped", said))
+
+
+@pytest.mark.nightly
+def test_queues_that_an_unclean_election_took_back_stop_and_are_reported(
+    rocketmq: BrokerInstall, tmp_path: Path
+) -> None:
+    """The new master lacks messages that were tiered, and has others at their offsets."""
+    with ControlledBrokers(rocketmq, tmp_path, QUICK_DROP, elects_unclean=True) as brokers:
+        master, slave = brokers.add("a"), brokers.add("b")
+        ours = Tieredstore(master.conf, tmp_path / "tier")
+        with ours.following(master.store, tmp_path / "follow.log") as follower:
+            sent_all(brokers, 100, tmp_path / "both")
+            slave.server.stop()
+            sent_all(brokers, 200, tmp_path / "alone")
+            wait_for(lambda: tiered(ours) >= 300, "not tiered", lambda: tiered(ours))
+            assert stop(follower) == 0, (tmp_path / "follow.log").read_text()
+        before = ours.messages("T")
+        master.server.kill()
+        slave.server.start()
+        sent_all(brokers, 300, tmp_path / "others")
+        master.server.start()  # as the slave of the promoted one, whose messages it gets
+
+        def follows_the_new_master() -> bool:
+            mine, theirs = bodies_in(master.store), bodies_in(slave.store)
+            return mine.rstrip(bytes(1)) == theirs.rstrip(bytes(1))
+
+        wait_for(
+            follows_the_new_master,
+            "the old master does not get the new one's messages",
+            lambda: len(bodies_in(master.store).rstrip(bytes(1))),
+        )
+        done = ours.attempt("tier", str(master.store))
+        assert done.returncode == 1, done.stderr
+        theirs, after = bodies_in(slave.store), ours.messages("T")
+        lacking = {
+            queue
+            for queue, rows in before.items()
+            if any(row["properties"]["UNIQ_KEY"].encode() not in theirs for row in rows)
+        }
+        assert lacking, "the election took nothing back"
+        assert stopped_in(done.stderr) == len(lacking), done.stderr
+        for queue, rows in before.items():
+            assert after[queue][: len(rows)] == rows
+            assert queue not in lacking or after[queue] == rows, "a stopped queue goes on"
+    assert ours.rows("check") == []
+
+
+@pytest.mark.parametrize("end", ["kill", pytest.param("stop", marks=pytest.mark.nightly)])
+def test_nothing_is_tiered_that_a_promoted_slave_lacks(
+    rocketmq: BrokerInstall, tmp_path: Path, end: str
 ) -> None:
     out = tmp_path / "out"
     with ControlledBrokers(rocketmq, tmp_path) as brokers:
@@ -86,7 +163,7 @@ def test_nothing_is_tiered_that_a_promoted_slave_lacks(
         with ours.following(master.store, tmp_path / "follow.log") as follower:
             with sending(brokers, 100_000, out):
                 wait_for(lambda: tiered(ours) >= 300, "not tiered", lambda: tiered(ours))
-                master.server.kill()
+                getattr(master.server, end)()
                 sent = acknowledged(out)
                 wait_for(
                     lambda: acknowledged(out) > sent + 300,
