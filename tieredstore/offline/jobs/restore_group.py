@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.record.batch import encode_units, rewrite_positions
-from container.record.columns import leading_columns
 from container.record.layout import BlankRecord
 from container.record.unit import UNIT_BYTES
 from provider.object_store import Buffer
@@ -26,7 +25,7 @@ from tieredstore.following.directory.layout import COMMIT_LOG, CONSUME_QUEUE, RE
 from tieredstore.hot.log.files import write_all
 from tieredstore.offline.jobs.derived import labels_of, tag_hashes
 from tieredstore.offline.jobs.engine import Piece
-from tieredstore.offline.scan.log_scan import FoundRecords, LogScan
+from tieredstore.offline.scan.log_scan import LogScan
 from tieredstore.offline.scan.relocation import Relocated
 from tieredstore.offline.scan.sources import source_of
 from tieredstore.offline.scan.split import LogGap, Split
@@ -76,6 +75,7 @@ class _Loaded(NamedTuple):
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
     times_ms: NDArray[np.int64]
+    tags_codes: NDArray[np.int64]
     counts: list[int]
     """Records of each extent."""
 
@@ -96,10 +96,7 @@ def restore_group(group: RestoreGroup) -> Iterator[Piece]:
         yield from corrections
         return
     positions = _written(group, loaded)
-    columns, reason = leading_columns(loaded.raw, loaded.starts, loaded.sizes)
-    assert not reason, "the scan found these records sound"
-    found = FoundRecords(loaded.raw, 0, loaded.starts, loaded.sizes, columns)
-    units = encode_units(positions, loaded.sizes, tag_hashes(labels_of(found)))
+    units = encode_units(positions, loaded.sizes, loaded.tags_codes)
     row = 0
     for extract, count in zip(group.extracts, loaded.counts, strict=True):
         raw = units[row : row + count].tobytes()
@@ -124,6 +121,7 @@ def _load(group: RestoreGroup, corrections: list[Piece]) -> _Loaded:
     starts: list[NDArray[np.int64]] = []
     sizes: list[NDArray[np.int64]] = []
     times: list[NDArray[np.int64]] = []
+    codes: list[NDArray[np.int64]] = []
     counts: list[int] = []
     at = 0
     with closing(source_of(group.extracts[0].split.place)) as read:
@@ -136,14 +134,14 @@ def _load(group: RestoreGroup, corrections: list[Piece]) -> _Loaded:
                 continue
             starts += [one + at for one in some.starts]
             sizes += some.sizes
+            codes += some.tags_codes
             times.append(np.maximum.accumulate(np.concatenate([[extract.key_ms], *some.times]))[1:])
             counts.append(len(times[-1]))
             at += extract.bytes
     if corrections:
-        starts = sizes = times = [np.empty(0, np.int64)]
-    return _Loaded(
-        raw, np.concatenate(starts), np.concatenate(sizes), np.concatenate(times), counts
-    )
+        starts = sizes = times = codes = [np.empty(0, np.int64)]
+    start, size, time, code = map(np.concatenate, (starts, sizes, times, codes))
+    return _Loaded(raw, start, size, time, code, counts)
 
 
 class _Extraction:
@@ -158,6 +156,7 @@ class _Extraction:
         self.starts: list[NDArray[np.int64]] = []
         self.sizes: list[NDArray[np.int64]] = []
         self.times: list[NDArray[np.int64]] = []
+        self.tags_codes: list[NDArray[np.int64]] = []
 
     def read_into(self, read: ByteSource, view: NDArray[np.uint8]) -> None:
         """Copy the records to `view`, as far as it reaches."""
@@ -177,6 +176,7 @@ class _Extraction:
             self.starts.append(found.starts - begin + self._bytes)
             self.sizes.append(found.sizes.astype(np.int64))
             self.times.append(found.columns.store_timestamps.astype(np.int64))
+            self.tags_codes.append(tag_hashes(labels_of(found)))
             self._bytes += end - begin
             jumps = np.flatnonzero(np.diff(offsets, prepend=self._next - 1) != 1)
             if len(jumps):
