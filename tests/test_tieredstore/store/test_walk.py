@@ -99,8 +99,8 @@ class QueueModel:
 
 
 class History(RuleBasedStateMachine):
-    """Puts, reads at every level, keys, commits, expiry, deleted topics, restarts, crashes, lost
-    disks, older copies, damaged and missing files, outages, clock jumps."""
+    """Puts, reads at every level, keys, commits, expiry, deleted topics, restarts and crashes,
+    also in outages, lost disks, older copies, damaged and missing files, clock jumps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -338,13 +338,45 @@ class History(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         """The next store finds the files as they are while this one is open."""
+        self.end_by_a_crash()
+        self.reopen()
+
+    def end_by_a_crash(self) -> None:
         self.stores += 1
         copy = self.directory / str(self.stores)
         self.run(self.store.set_level("DISABLE"))  # else it goes on tiering while it is copied
         shutil.copytree(self.world.root, copy)
         self.run(self.store.__aexit__(None, None, None))
         self.world.root = copy
+
+    @precondition(lambda self: not self.is_out)
+    @rule(queue=queues, count=st.integers(1, 40), is_crash=st.booleans())
+    def start_in_an_outage(self, queue: QueueId, count: int, is_crash: bool) -> None:  # noqa: FBT001
+        """The hot log takes puts and serves what it has, unless it is empty or a copy."""
+        self.run(self.store.set_level("DISABLE"))  # what waits for the tier goes on waiting
+        is_new = self.world.local.log.is_new
+        if is_crash:
+            self.end_by_a_crash()
+        else:
+            self.run(self.store.__aexit__(None, None, None))
+        self.world.tier_store.faults = OUTAGE
+        if is_new or is_crash:  # its files are copied
+            with pytest.raises(Unavailable):
+                self.reopen()
+            self.world.tier_store.faults = ()
+            self.reopen()
+            return
         self.reopen()
+        assert self.store.awaited is not None
+        self.put(queue, count)
+        for one, there in self.model.items():
+            first = max(there.first, self.run(self.world.local.min_offset(*one)))
+            numbers = there.numbers[first - there.first :]
+            walked = self.run(self.walked(one, there, first))
+            assert walked == [self.body(one, number) for number in numbers]
+        self.world.tier_store.faults = ()
+        answered = Patience("the tier is not opened")
+        self.run(until(lambda: self.store.cold is not None, answered))
 
     @rule()
     def keep_copy(self) -> None:
@@ -405,7 +437,10 @@ class History(RuleBasedStateMachine):
         try:
             TopicsFile(topics)
         except Corrupt:
-            shutil.copy(topics.with_name("topics.json.bak"), topics)
+            backup = topics.with_name("topics.json.bak")
+            topics.unlink()
+            if backup.exists():  # not after a first write
+                shutil.copy(backup, topics)
         with open_repair(self.world.root, self.world.options, ManualClock()) as one:
             one.carry_out(one.look())
 
@@ -445,10 +480,13 @@ class History(RuleBasedStateMachine):
         self.runner.close()
         shutil.rmtree(self.directory)
 
-    async def walked(self, queue: QueueId, there: QueueModel | None) -> list[bytes]:
+    async def walked(
+        self, queue: QueueId, there: QueueModel | None, first: int | None = None
+    ) -> list[bytes]:
         bodies: list[bytes] = []
-        if there is not None and there.numbers:
-            async for message in self.store.messages("g", *queue, there.first):
+        start = first if first is not None or there is None else there.first
+        if there is not None and start is not None and start < there.end:
+            async for message in self.store.messages("g", *queue, start):
                 bodies.append(message.body)
                 if message.queue_offset + 1 == there.end:
                     break

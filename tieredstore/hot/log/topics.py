@@ -242,8 +242,9 @@ def parse_topics(raw: bytes, path: Path) -> dict[str, Any]:
         document = None
     if not _is_document(document):
         raise Corrupt(
-            "the topics cannot be read: the file is not as it was written; restore it from a"
-            f" backup, such as {path.name}.bak",
+            "the topics cannot be read: the file is not as it was written; without a backup, move"
+            " it away, and the topics of all queues are entered again with default settings; else"
+            f" restore it from a backup, such as {path.name}.bak",
             str(path),
         )
     return cast("dict[str, Any]", document)
