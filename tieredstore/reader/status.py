@@ -77,7 +77,7 @@ class TierStatus:
 
 
 class Contents(NamedTuple):
-    """What a tier has at one journal entry."""
+    """The queues and bytes of a tier at one journal entry."""
 
     queues: list[QueueSummary]
     """In order of topic and queue."""
