@@ -220,10 +220,13 @@ class LivingTier:
         async with owned as tier:
             await tier.delete_topic(topic)
 
+    def unreferenced(self) -> list[str]:
+        """Names of objects that are to be deleted."""
+        return asyncio.run(self._with_store(_tombstones))
+
     async def _delete(self, names: list[str] | None) -> None:
         async def delete(store: ObjectStore) -> None:
-            given = (await TierReader.open(store)).state.tombstones if names is None else names
-            await store.delete(list(given))
+            await store.delete(await _tombstones(store) if names is None else names)
 
         await self._with_store(delete)
 
@@ -250,6 +253,10 @@ class LivingTier:
     async def _as_owner(self, work: Callable[[Tier], Awaitable[ResultT]]) -> ResultT:
         async with running_owner(self.config, clock=SystemClock()) as tier:
             return await work(tier)
+
+
+async def _tombstones(store: ObjectStore) -> list[str]:
+    return list((await TierReader.open(store)).state.tombstones)
 
 
 Event = Callable[[LivingTier], None]

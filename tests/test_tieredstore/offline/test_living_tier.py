@@ -359,15 +359,21 @@ def test_a_worker_that_sees_another_tier_is_an_error(tier: LivingTier) -> None:
         list(scan_split(other))
 
 
+@pytest.mark.parametrize("left", ["all", "some", "one", "none"])
 def test_an_interrupted_deletion_of_a_topic_is_completed_by_the_same_command(
-    tier: LivingTier,
+    tier: LivingTier, left: str
 ) -> None:
     parts = set(tier.objects())
     asyncio.run(tier.unpublish("A"))
     assert set(tier.objects()) == parts, "the process died after its entry"
+    due = sorted(parts & set(tier.unreferenced()))
+    for name in due[{"all": len(due), "some": 2, "one": 1, "none": 0}[left] :]:
+        tier.lose(name)
     words = ("delete-topic", "A", "--tier-only")
     assert "what an interrupted deletion had left is deleted" in tier.command(*words).stderr
-    assert len(tier.objects()) == len(parts) / 2
+    assert set(tier.objects()) == parts - set(due)
+    assert len(due) == len(parts) / 2
+    assert tier.unreferenced() == []
     assert "there is no topic A" in tier.command(*words, status=1).stderr
 
 
