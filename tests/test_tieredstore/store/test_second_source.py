@@ -187,12 +187,13 @@ async def hot_units_zero(root: Path) -> AsyncGenerator[World]:
 
 
 def move_away(world: World, path: str) -> None:
-    """Take a file away until the world ends."""
+    """Take a file away until the world ends. All of it is durable: a later sync would fail."""
+    appender = world.tiered.local.log._appender
+    appender.flush_queues()
     file = world.tiered.root / path
     aside = file.with_name("aside-" + file.name)
     file.rename(aside)
     world.undo.append(lambda: aside.rename(file))
-    appender = world.tiered.local.log._appender
     appender.log._reads.close()
     appender.queues._reads.close()
 
