@@ -265,6 +265,7 @@ class RunningBroker:
     def __post_init__(self) -> None:
         port = free_ports()
         self.name_server = f"127.0.0.1:{port}"
+        self.address = f"127.0.0.1:{port + 3}"
         self.conf_path = self.work / "broker.conf"
         self.home = self.work / "home"
         self.home.mkdir(parents=True, exist_ok=True)
