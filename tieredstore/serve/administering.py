@@ -7,8 +7,8 @@ import orjson
 from container.names.queue_id import QueueId
 from provider.clock import Clock
 from tieredstore.serve.groups import Groups, Member
-from tieredstore.serve.history import History
-from tieredstore.serve.naming import READABLE, Naming
+from tieredstore.serve.history import READABLE, History
+from tieredstore.serve.naming import Naming
 from tieredstore.serve.wire.frame import VERSION, RequestCode, ResponseCode
 from tieredstore.serve.wire.request import Answer, Peer, Processor, Refused, Request
 from tieredstore.serve.wire.tables import by_queue
@@ -115,12 +115,14 @@ class Administering:
         del peer
         topic = request.text("topic")
         count = len(self._naming.queues_of(topic))
-        return Answer(body=orjson.dumps(_topic_config(topic, count)))
+        return Answer(
+            body=orjson.dumps(_topic_config(topic, count, self._naming.permission(topic)))
+        )
 
     def _all_topics(self, request: Request, peer: Peer) -> Answer:
         del request, peer
         table = {
-            topic: _topic_config(topic, self._naming.queues(topic))
+            topic: _topic_config(topic, self._naming.queues(topic), self._naming.permission(topic))
             for topic in sorted(self._naming.topics())
         }
         body = {"dataVersion": NO_VERSION, "topicConfigTable": table}
@@ -257,11 +259,11 @@ class Administering:
         return Answer(body=orjson.dumps({"groupList": sorted(found)}))
 
 
-def _topic_config(topic: str, queues: int) -> dict[str, object]:
+def _topic_config(topic: str, queues: int, permission: int) -> dict[str, object]:
     return {
         "attributes": {},
         "order": False,
-        "perm": READABLE,
+        "perm": permission,
         "readQueueNums": queues,
         "topicFilterType": "SINGLE_TAG",
         "topicName": topic,

@@ -124,6 +124,9 @@ class Consuming:
         offset, most = request.number("queueOffset"), request.number("maxMsgNums")
         if offset < 0 or most < 1:
             raise Refused(ResponseCode.INVALID_PARAMETER, "queueOffset or maxMsgNums is negative")
+        if not self._naming.permission(queue.topic):
+            text = f"the topic[{queue.topic}] pulling message is forbidden"
+            raise Refused(ResponseCode.NO_PERMISSION, text)
         subscription = self._subscription(request, group, queue.topic, flags)
         bytes_max = request.number("maxMsgBytes", TRANSFER_BYTES_MAX)
         if flags & COMMITS and (commit := request.number("commitOffset")) >= 0:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from functools import lru_cache
 
 from container.metadata.records import Gap, gaps_between
 from container.names.queue_id import QueueId, queue_counts
@@ -10,9 +11,12 @@ from fetcher.result import FetchResult
 from fetcher.source import TierQueue
 from provider.clock import Clock
 from provider.errors import StoreError
+from tieredstore.hot.log.topics import row_of
 from tieredstore.reader.readable_tier import ReadableTier
 
 LOGGER = logging.getLogger("tieredstore.serve")
+READABLE = 4
+"""Permission to read: producers then find no route."""
 GAPS_SAID_MAX = 10_000
 """Pairs of group and gap that are remembered, so that each is logged once."""
 
@@ -56,6 +60,11 @@ class History:
             self._widths = queue_counts(self._tier.reader.state.queues)
             self._widths_of = self.version
         return self._widths
+
+    def permission(self, topic: str) -> int:
+        """Return `READABLE`, or 0 for a topic without read permission at its broker."""
+        found = self._tier.reader.state.topics.get(topic)
+        return READABLE if found is None else _permission(found.settings)
 
     @property
     def version(self) -> tuple[int, int]:
@@ -115,3 +124,9 @@ class History:
             "offsets %d to %d",
             group, gap.end - gap.start, queue, gap.start, gap.end - 1,
         )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _permission(settings: str) -> int:
+    row = row_of("", settings)
+    return READABLE if row is None else row["perm"] & READABLE

@@ -13,8 +13,6 @@ from tieredstore.serve.wire.frame import RequestCode, ResponseCode
 from tieredstore.serve.wire.request import Answer, Peer, Processor, Refused, Request
 from tieredstore.session.consumer_offsets import ConsumerOffsets
 
-READABLE = 4
-"""Permission to read: producers then find no route."""
 PROBED = "TBW102"
 """Topic by which clients find out whether a name server knows any broker."""
 PROBED_QUEUES = 4
@@ -69,6 +67,10 @@ class Naming:
             group = topic.removeprefix(RETRY)
             return int(group in self._groups or self._offsets.has_group(group))
         return found
+
+    def permission(self, topic: str) -> int:
+        """Return the permission of a topic as routes have it: to read, or none."""
+        return self._history.permission(topic)
 
     def topics(self) -> set[str]:
         """Return the topics of the tier, and those of groups."""
@@ -137,7 +139,7 @@ class Naming:
             return None
         return {
             "brokerName": self._identity.broker,
-            "perm": READABLE,
+            "perm": self.permission(topic),
             "readQueueNums": count,
             "topicSysFlag": 0,
             "writeQueueNums": count,

@@ -159,6 +159,26 @@ async def test_a_route_names_the_server_for_readers_only(golden_tier: Path, tmp_
         assert held.code == ResponseCode.PULL_NOT_FOUND
 
 
+async def test_a_topic_that_nobody_may_read_is_refused_until_they_may(
+    grown: Grown, tmp_path: Path
+) -> None:
+    async with asked(grown.tier, tmp_path / "state") as client:
+
+        async def shown() -> set[int]:
+            route = orjson.loads((await client.ask(105, topic="A")).body)
+            table = orjson.loads((await client.ask(RequestCode.GET_ALL_TOPIC_CONFIG)).body)
+            return {route["queueDatas"][0]["perm"], table["topicConfigTable"]["A"]["perm"]}
+
+        assert await shown() == {4}  # its settings are unknown
+        for permission, code in ((2, 16), (6, 0)):
+            grown.broker.create_topic("A", perm=permission)
+            await grown.put(b"more")
+            patience = Patience("the permission is not seen")
+            while await shown() != {permission & 4}:
+                patience.look()
+            assert (await client.pull("A", 0, 0)).code == code
+
+
 async def test_members_of_a_group_are_told_of_each_other(golden_tier: Path, tmp_path: Path) -> None:
     async with (
         served(golden_tier, tmp_path) as one,
