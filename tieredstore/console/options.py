@@ -65,7 +65,7 @@ def console_server() -> "ModuleType":
     try:
         from tieredstore.console import server  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        if error.name not in OF_EXTRA:
+        if (error.name or "").partition(".")[0] not in OF_EXTRA:
             raise
         raise ConfigError(EXTRA) from error
     return server
