@@ -418,7 +418,8 @@ async def test_messages_that_were_deleted_before_they_were_tiered_are_waited_for
             finally:
                 await set_value(client, "fileReservedTime", 72)
                 follower.send_signal(signal.SIGCONT)
-            found, at, patience = set[int](), 0, Patience("it waits for ever")
+            found, at = set[int](), 0
+            patience = Patience("it waits for ever", marks=lambda: at, pids=[follower.pid])
             while at < 10 + count:
                 answer = await client.pull(LATE, 0, at)
                 if answer.code == ResponseCode.SYSTEM_ERROR:
