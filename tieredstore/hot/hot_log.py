@@ -78,7 +78,8 @@ class HotLog:
 
     def refuse_if_moved(self) -> None:
         """See `StoreDirectory.refuse_if_moved`. Blocks for two `stat`."""
-        self._appender.directory.refuse_if_moved()
+        with posix_errors(str(self.root)):
+            self._appender.directory.refuse_if_moved()
 
     @property
     def commit_log(self) -> Path:

@@ -78,6 +78,7 @@ class HotLogFeed:
         self._open_reader = open_reader
         self._clock = clock
         self._topics = topics
+        self._polled: list[HotQueue] = []
         self._seen: dict[QueueId, HotQueue] = {}
         self._told: dict[QueueId, HotQueue] = {}
         self._released: dict[QueueId, int] = {}
@@ -94,8 +95,9 @@ class HotLogFeed:
 
     async def poll(self) -> Sequence[HotQueue]:
         """Return queues with more durable messages, or another state, than at the last poll."""
-        polled = await self._reader.poll()
-        self._log.refuse_if_moved()
+        self._polled += await self._reader.poll()
+        self._log.refuse_if_moved()  # a failed look loses nothing of what was polled
+        polled, self._polled = self._polled, []
         for seen in polled:
             self._seen[seen.id] = seen
         changed: list[HotQueue] = []
@@ -150,6 +152,7 @@ class HotLogFeed:
             yield
         finally:
             old, self._reader = self._reader, reader
+            self._polled.clear()
             self._seen.clear()
             for known in (self._told, self._released):
                 for queue in [queue for queue in known if queue.topic in topics]:

@@ -33,7 +33,7 @@ from dispatcher.options import COMPARED_BYTES_MAX
 from dispatcher.ports import HotQueue, Wanted, records_of_queue
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock
-from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
+from provider.errors import Closed, Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
@@ -151,7 +151,8 @@ async def _ask_tier(config: Config, clock: Clock, log: HotLog) -> None:
         raise
     except (StoreError, ConfigError, TimeoutError) as error:
         if isinstance(error, NotFound) and not isinstance(error, BytesMissing):
-            await _remember_place(log)  # nothing was tiered yet
+            if not await asyncio.to_thread(log.doubt):  # nothing was tiered yet
+                await _remember_place(log)
             return
         why = str(error) or f"no answer within {CONTINUE_ANSWER_S_MAX:g} s"
         if doubt := await asyncio.to_thread(log.doubt):
@@ -163,7 +164,9 @@ async def _ask_tier(config: Config, clock: Clock, log: HotLog) -> None:
 async def _remember_place(log: HotLog) -> None:
     try:
         await asyncio.to_thread(log.remember_place)
-    except (Unavailable, Denied) as error:  # then a later start counts as that of a copy
+    except Closed:
+        raise
+    except (StoreError, OSError) as error:  # then a later start counts as that of a copy
         LOGGER.warning("it cannot be recorded that hot log and tier were compared: %s", error)
 
 

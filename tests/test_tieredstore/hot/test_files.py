@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from tieredstore.hot.log import files
+from tieredstore.hot.log import directory, files
+from tieredstore.hot.log.directory import is_copy, remember_place
 from tieredstore.hot.log.files import CHUNK_BYTES, birth_of, open_file, write_all, zero_from
 
 FILE_BYTES = 8 * CHUNK_BYTES
@@ -69,3 +70,17 @@ def test_a_file_that_gets_the_inode_of_a_deleted_one_is_another(
     assert birth_of(path) != first
     monkeypatch.setattr(files, "_calls", lambda: None)  # such as a C library without `statx`
     assert birth_of(path) == (path.stat().st_ino, 0)
+
+
+def test_a_birth_that_one_process_does_not_know_makes_no_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "durableEnds").write_bytes(b"1")
+    for first, second in ((0, 7), (7, 0)):
+        monkeypatch.setattr(directory, "birth_of", lambda _, birth=first: (5, birth))
+        remember_place(tmp_path)
+        monkeypatch.setattr(directory, "birth_of", lambda _, birth=second: (5, birth))
+        assert not is_copy(tmp_path)
+    monkeypatch.setattr(directory, "birth_of", lambda _: (5, 8))
+    assert is_copy(tmp_path)

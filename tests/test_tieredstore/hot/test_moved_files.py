@@ -12,8 +12,9 @@ from unittest.mock import patch
 import pytest
 
 from container.names.queue_id import QueueId
-from provider.errors import Unavailable
+from provider.errors import StoreError, Unavailable
 from tests.support.hot_store import appender_at, new_message, put, readable
+from tieredstore.hot.log import directory
 from tieredstore.hot.log.directory import InUse
 from tieredstore.hot.options import HotWriteOptions
 
@@ -156,3 +157,29 @@ def test_a_lack_of_descriptors_passes(number: int, tmp_path: Path) -> None:
         found = [body for bodies in readable(store)[0].values() for body in bodies]
         assert sorted(found) == sorted(acknowledged)
         store.close()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ETIMEDOUT, errno.EACCES])
+def test_a_directory_that_cannot_be_described_for_a_while_loses_nothing(
+    number: int, tmp_path: Path
+) -> None:
+    acknowledged = [new_message(0)]
+    with appender_at(tmp_path, OPTIONS) as store:
+        put(store, acknowledged)
+        store.flush_queues()
+        with patch.object(directory, "samestat", side_effect=OSError(number, "injected")):
+            with pytest.raises((StoreError, OSError)):
+                store.flush_queues()
+            # The file of one queue is open, that of the other one is not.
+            with pytest.raises((StoreError, OSError)):
+                put(store, [new_message(1), new_message(2, topic="Refunds")])
+        assert not store.broken
+        acknowledged.append(new_message(3))
+        put(store, acknowledged[1:])
+        store.flush()
+        store.flush_queues()
+        store.close()
+    with appender_at(tmp_path, OPTIONS) as again:
+        found = [body for bodies in readable(again)[0].values() for body in bodies]
+        assert found == [message.body for message in acknowledged]
+        again.close()

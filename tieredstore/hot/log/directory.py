@@ -82,7 +82,9 @@ def is_copy(root: Path) -> bool:
         return False
     try:
         row = cast("dict[str, Any]", json.loads((root / PLACE).read_bytes()))
-        return (row["inode"], row["birth"]) != birth_of(root / DURABLE_ENDS)
+        inode, birth = birth_of(root / DURABLE_ENDS)
+        is_other = 0 not in {row["birth"], birth} and row["birth"] != birth
+        return row["inode"] != inode or is_other
     except (ValueError, KeyError, TypeError):
         return False
 
@@ -93,9 +95,10 @@ def remember_place(root: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    if is_copy(root) or not is_there(root / PLACE):
-        inode, birth = birth_of(root / DURABLE_ENDS)
-        replace_file(root / PLACE, json.dumps({"inode": inode, "birth": birth}).encode())
+    inode, birth = birth_of(root / DURABLE_ENDS)
+    raw = json.dumps({"inode": inode, "birth": birth}).encode()
+    if not is_regular_file(root / PLACE) or (root / PLACE).read_bytes() != raw:
+        replace_file(root / PLACE, raw)
 
 
 _F_OFD_GETLK: Final = 36  # linux/fcntl.h, as the next
@@ -282,7 +285,8 @@ class StoreDirectory:
         with self._kept:
             if not self.is_held:
                 raise Closed("the store was closed", str(self.root))
-            self.refuse_if_moved()
+            with posix_errors(str(self.root)):
+                self.refuse_if_moved()
             yield
 
     def refuse_if_moved(self) -> None:
@@ -291,13 +295,13 @@ class StoreDirectory:
         Raises:
             Unavailable: it was moved or deleted, or the CommitLog's was. A file there is of another
                 store.
+            OSError: that is unknown, as the directory cannot be described.
         """
-        with posix_errors(str(self.root)):
-            for path, identity in self._identities.items():
-                with suppress(FileNotFoundError, NotADirectoryError):
-                    if samestat(path.stat(), identity):
-                        continue
-                raise Unavailable("the store directory was moved or deleted", str(path))
+        for path, identity in self._identities.items():
+            with suppress(FileNotFoundError, NotADirectoryError):
+                if samestat(path.stat(), identity):
+                    continue
+            raise Unavailable("the store directory was moved or deleted", str(path))
 
 
 def _refuse_other_store(root: Path, commit_log: Path) -> None:

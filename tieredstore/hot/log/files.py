@@ -28,7 +28,7 @@ FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 Check = Callable[[], None]
-"""Call before a file is opened by name. It raises if the directory is another store's by now."""
+"""Call before a file is opened by name. Unavailable: the directory is another store's by now."""
 
 
 def unchecked() -> None:
