@@ -147,6 +147,13 @@ def _number(texts: Mapping[str, str], name: str) -> int | None:
     text = texts.get(name, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) < len(str(INT64_MAX))):
+    number = number_of(text)
+    if number < 0:
         raise ValueError(f"{name} is no offset and no number of a queue")
-    return int(text)
+    return number
+
+
+def number_of(text: str) -> int:
+    """The number that a parameter of an address states, below 10^18; -1 if it states none."""
+    stated = text.isascii() and text.isdecimal() and len(text) < len(str(INT64_MAX))
+    return int(text) if stated else -1

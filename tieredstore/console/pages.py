@@ -30,7 +30,7 @@ from tieredstore.config.prices import (
     span_of,
 )
 from tieredstore.console.bodies import preview, shown_body, visible
-from tieredstore.console.browser import Query, browse
+from tieredstore.console.browser import Query, browse, number_of
 from tieredstore.console.guard import Guard
 from tieredstore.console.options import ConsoleOptions
 from tieredstore.console.tiers import ShownTier
@@ -148,12 +148,10 @@ class Console:
         prices = await asyncio.to_thread(lambda: config.prices)
         rows, notes = list[tuple[str, ...]](), list[str]()
         if given["rate"]:
-            topics = given["topics"]
-            if not (
-                topics.isascii() and topics.isdecimal() and len(topics) <= len(str(TOPICS_MAX))
-            ):
-                raise ValueError(f"{topics!r} is no number of topics")
-            queues = int(topics) * int(config.settings["defaultTopicQueueNums"].value)
+            topics = number_of(given["topics"])
+            if not 1 <= topics <= TOPICS_MAX:
+                raise ValueError(f"a forecast is for 1 to {TOPICS_MAX} topics")
+            queues = topics * int(config.settings["defaultTopicQueueNums"].value)
             load = Load(rate_of(given["rate"]), span_of(given["retention"]), queues)
             rows = forecast_rows(forecast(load, config.request_limits, prices))
             notes = [str(load), *forecast_notes(load, config.request_limits, prices)]
@@ -290,10 +288,7 @@ def _row(message: Message) -> dict[str, object]:
 def _paged(request: Request, rows: Sequence[RowT]) -> dict[str, object]:
     """The rows of the page that is asked for, and numbers of pages."""
     pages = max(1, -(-len(rows) // ROWS))
-    text = request.query_params.get("page", "1")
-    page = (
-        int(text) if text.isascii() and text.isdecimal() and len(text) < len(str(INT64_MAX)) else 0
-    )
+    page = number_of(request.query_params.get("page", "1"))
     if not 1 <= page <= pages:
         raise ValueError(f"there are pages 1 to {pages}")
     return {"rows": rows[(page - 1) * ROWS : page * ROWS], "page": page, "pages": pages}

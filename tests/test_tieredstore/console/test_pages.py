@@ -110,8 +110,10 @@ async def test_the_cost_of_a_month_is_forecast_for_a_tier_in_an_object_store(
         assert [row[:6] for row in table] == [
             line.split()[:6] for line in printed.splitlines()[4:9]
         ]
-        for wrong in ("rate=20", "rate=1MB/s&topics=x", "rate=1MB/s&retention=1"):
+        for wrong in ("rate=20", "rate=1MB/s&retention=1"):
             assert (await get(f"/b/C/b/cost?{wrong}")).status == 400
+        for topics in ("x", "0", "1000001", "9" * 30):
+            assert (await get(f"/b/C/b/cost?rate=1MB/s&topics={topics}")).status == 400
     async with pages_of(tier) as get:
         assert "/cost" not in (await get("/b/C/b")).text
         assert (await get("/b/C/b/cost")).status == 404
