@@ -116,13 +116,13 @@ class Administering:
         topic = request.text("topic")
         count = len(self._naming.queues_of(topic))
         return Answer(
-            body=orjson.dumps(_topic_config(topic, count, self._naming.permission(topic)))
+            body=orjson.dumps(_topic_config(topic, count, self._history.permission(topic)))
         )
 
     def _all_topics(self, request: Request, peer: Peer) -> Answer:
         del request, peer
         table = {
-            topic: _topic_config(topic, self._naming.queues(topic), self._naming.permission(topic))
+            topic: _topic_config(topic, self._naming.queues(topic), self._history.permission(topic))
             for topic in sorted(self._naming.topics())
         }
         body = {"dataVersion": NO_VERSION, "topicConfigTable": table}

@@ -124,7 +124,7 @@ class Consuming:
         offset, most = request.number("queueOffset"), request.number("maxMsgNums")
         if offset < 0 or most < 1:
             raise Refused(ResponseCode.INVALID_PARAMETER, "queueOffset or maxMsgNums is negative")
-        if not self._naming.permission(queue.topic):
+        if not self._history.permission(queue.topic):
             text = f"the topic[{queue.topic}] pulling message is forbidden"
             raise Refused(ResponseCode.NO_PERMISSION, text)
         subscription = self._subscription(request, group, queue.topic, flags)

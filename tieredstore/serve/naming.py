@@ -68,10 +68,6 @@ class Naming:
             return int(group in self._groups or self._offsets.has_group(group))
         return found
 
-    def permission(self, topic: str) -> int:
-        """Return the permission of a topic as routes have it: to read, or none."""
-        return self._history.permission(topic)
-
     def topics(self) -> set[str]:
         """Return the topics of the tier, and those of groups."""
         groups = self._offsets.groups().union(self._groups.names())
@@ -139,7 +135,7 @@ class Naming:
             return None
         return {
             "brokerName": self._identity.broker,
-            "perm": self.permission(topic),
+            "perm": self._history.permission(topic),
             "readQueueNums": count,
             "topicSysFlag": 0,
             "writeQueueNums": count,
