@@ -451,14 +451,8 @@ class Appender:
         return Checkpoint(stamp, stamp, durable_end=end, queues=queues, has_ends=True)
 
     def _sync_queues(self) -> None:
-        root = self.directory.root
         try:
-            try:
-                refuse_if_gone(self.directory.refuse_if_moved, root)
-            except FileGone:
-                raise
-            except OSError as error:  # nothing was written: a later look may succeed
-                raise NotSynced(error.errno, error.strerror, str(root)) from error
+            refuse_if_gone(self.directory.refuse_if_moved, self.directory.root)
             self.queues.sync()
         except NotSynced as error:
             raise self._verdict(error) from error

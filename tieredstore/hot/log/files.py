@@ -48,7 +48,7 @@ class SyncFailed(OSError):
 
 
 class NotSynced(OSError):
-    """Error: a file could not be opened for a sync.
+    """Error: a file could not be opened or looked at before a sync or a write.
 
     No loss is known, and a later sync may succeed.
     """
@@ -75,11 +75,14 @@ def refuse_if_gone(check: Check, path: Path) -> None:
 
     Raises:
         FileGone: it refuses.
+        NotSynced: it cannot tell now. Nothing was written.
     """
     try:
         check()
     except Unavailable as error:
         raise FileGone(path) from error
+    except OSError as error:
+        raise NotSynced(error.errno, error.strerror, str(path)) from error
 
 
 def open_file(path: Path, file_bytes: int, *, is_known: bool = False) -> tuple[int, bool]:
