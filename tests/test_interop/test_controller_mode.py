@@ -48,6 +48,11 @@ def wait_for(reached, text: str, *marks) -> None:
     wait_until(reached, Patience(text, marks=lambda: [mark() for mark in marks]), 0.5)
 
 
+def wait_for_tiered(ours: Tieredstore, messages: int) -> None:
+    """Wait until so many messages are tiered."""
+    wait_for(lambda: tiered(ours) >= messages, "not tiered", lambda: tiered(ours))
+
+
 def sent_all(brokers: ControlledBrokers, messages: int, out: Path) -> None:
     """Send messages until all are acknowledged."""
     with sending(brokers, messages, out):
@@ -70,7 +75,7 @@ def test_a_broker_that_is_alone_in_controller_mode_is_tiered(
         ours = Tieredstore(alone.conf, tmp_path / "tier")
         with ours.following(alone.store, tmp_path / "follow.log") as follower:
             sent_all(brokers, 200, out)
-            wait_for(lambda: tiered(ours) >= 200, "not tiered", lambda: tiered(ours))
+            wait_for_tiered(ours, 200)
             assert stop(follower) == 0, (tmp_path / "follow.log").read_text()
         sent_all(brokers, 20, tmp_path / "more")
         alone.server.stop()
@@ -90,10 +95,10 @@ def test_a_pair_is_tiered_while_its_slave_is_stopped(
             sent_all(brokers, 100, tmp_path / "both")
             slave.server.stop()
             sent_all(brokers, 200, tmp_path / "alone")
-            wait_for(lambda: tiered(ours) >= 300, "not tiered", lambda: tiered(ours))
+            wait_for_tiered(ours, 300)
             slave.server.start()
             sent_all(brokers, 100, tmp_path / "again")
-            wait_for(lambda: tiered(ours) >= 400, "not tiered", lambda: tiered(ours))
+            wait_for_tiered(ours, 400)
             assert stop(follower) == 0, (tmp_path / "follow.log").read_text()
         master.server.stop()
         ours.run("tier", str(master.store))
@@ -118,7 +123,7 @@ def test_queues_that_an_unclean_election_took_back_stop_and_are_reported(
             sent_all(brokers, 100, tmp_path / "both")
             slave.server.stop()
             sent_all(brokers, 200, tmp_path / "alone")
-            wait_for(lambda: tiered(ours) >= 300, "not tiered", lambda: tiered(ours))
+            wait_for_tiered(ours, 300)
             assert stop(follower) == 0, (tmp_path / "follow.log").read_text()
         before = ours.messages("T")
         master.server.kill()
@@ -162,7 +167,7 @@ def test_nothing_is_tiered_that_a_promoted_slave_lacks(
         ours = Tieredstore(master.conf, tmp_path / "tier")
         with ours.following(master.store, tmp_path / "follow.log") as follower:
             with sending(brokers, 100_000, out):
-                wait_for(lambda: tiered(ours) >= 300, "not tiered", lambda: tiered(ours))
+                wait_for_tiered(ours, 300)
                 getattr(master.server, end)()
                 sent = acknowledged(out)
                 wait_for(
@@ -178,8 +183,7 @@ def test_nothing_is_tiered_that_a_promoted_slave_lacks(
         assert [key for key in keys if key not in theirs] == []
         master.server.start()  # as the slave of the promoted one, whose messages it gets
         with ours.following(master.store, tmp_path / "second.log") as follower:
-            count = len(rows)
-            wait_for(lambda: tiered(ours) >= count + 300, "not tiered", lambda: tiered(ours))
+            wait_for_tiered(ours, len(rows) + 300)
             assert stop(follower) == 0, (tmp_path / "second.log").read_text()
         theirs = bodies_in(slave.store)
         keys = [

@@ -39,7 +39,7 @@ def client(request: pytest.FixtureRequest) -> BrokerInstall:
 def go_member(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The member of a group in Go."""
     if shutil.which("go") is None:
-        pytest.skip("The client for Go needs go on the PATH.")
+        lacks("The client for Go needs go on the PATH.")
     place = tmp_path_factory.mktemp("go")
     shutil.copytree(SOURCES / "go", place, dirs_exist_ok=True)
     program = place / "member"
