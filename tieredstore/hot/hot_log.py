@@ -165,8 +165,8 @@ class HotLog:
             remember_place(self.root)
 
     def queues(self) -> list[QueueId]:
-        """Return the queues that have or had messages, sorted."""
-        return sorted(self._ends.visible)
+        """Return the queues that have or had messages, or continue their tier, sorted."""
+        return sorted({*self._ends.visible, *self._appender.deleted.continued()})
 
     def has(self, queue: QueueId) -> bool:
         """Whether a queue has or had messages, or continues its tier. O(1)."""

@@ -91,7 +91,7 @@ async def continue_at_tier(
         Contradiction: they have different messages at one offset; nothing was changed.
         Unavailable, Denied: one of the two cannot be read or written now.
     """
-    compared = {queue: log.next_offset(queue) for queue in log.queues()}
+    compared = {one.id: log.next_offset(one.id) for one in tier.state.queues.bounds()}
     await log.flush()  # the feed has durable messages only
     feed.poll_all()
     surveyed = await feed.survey()
@@ -105,14 +105,13 @@ async def continue_at_tier(
     if not behind:
         await _remember_place(log)
         return agreeing
-    had = {queue: log.next_offset(queue) for queue in behind}
     alone = [await _in_log_alone(log, tier, queue) for queue in sorted(behind)]
     async with feed.without({queue.topic for queue in behind}):
         continued = await log.continue_queues(behind, compared)
     if len(continued) < len(behind):
         raise Unavailable("messages were put while hot log and tier were compared", str(log.root))
     await _remember_place(log)
-    LOGGER.warning("%s", _continued_sentence(log, had, behind, sum(alone)))
+    LOGGER.warning("%s", _continued_sentence(log, compared, behind, sum(alone)))
     return {queue: one for queue, one in agreeing.items() if queue not in behind}
 
 

@@ -534,14 +534,14 @@ class LocalMessageStore(TopicCalls):
         return names
 
     def topics(self) -> Mapping[str, int]:
-        """Return topics that have or had messages, with queue counts (highest id + 1).
+        """Return topics that have or had messages, or continue their tier, with queue counts.
 
-        O(queues).
+        A count is the highest queue id + 1. O(queues).
         """
         return queue_counts(self.log.queues())
 
     def queue_ids(self, topic: str) -> Sequence[int]:
-        """Return the queues of a topic that have or had messages, ascending. O(queues)."""
+        """Return the queues of a topic as `topics`, ascending. O(queues)."""
         return [queue_id for name, queue_id in self.log.queues() if name == topic]
 
     def statistics(self) -> Mapping[str, float]:

@@ -11,8 +11,9 @@ from container.options import TierOptions
 from container.steps.options import UpkeepOptions
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
+from provider.errors import Unavailable
 from tests.support.hot_store import SMALL, new_message
-from tests.support.tiered_world import FrozenClock, TieredWorld
+from tests.support.tiered_world import OUTAGE, FrozenClock, TieredWorld
 from tieredstore.hot.options import RetentionOptions
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
@@ -86,6 +87,43 @@ async def test_a_queue_that_continues_its_tier_has_the_bounds_of_it_before_its_f
             assert not await store.is_in_store(*queue, 3)
             if life:
                 assert (await store.put_message(new_message(0))).queue_offset == end
+
+
+async def test_a_queue_that_continues_its_tier_is_known_without_the_tier(tmp_path: Path) -> None:
+    """The hot log has none of its messages, but no read passes over those of the tier."""
+    world = TieredWorld(tmp_path / "store", SystemClock())
+    async with world.store() as store:
+        await store.put_messages([new_message(number) for number in range(3)])
+        await world.commit(store)
+    shutil.rmtree(world.root)
+    async with world.store():
+        pass
+    world.tier_store.faults = OUTAGE
+    async with world.store("DISABLE") as store:
+        assert (dict(store.topics()), store.queue_ids("Orders")) == ({"Orders": 1}, [0])
+        result = await store.query_message("Orders", "key-1")
+        assert (result.messages, result.is_complete, result.unsearched) == ([], False, 3)
+    async with world.store() as store:
+        assert store.awaited is not None
+        with pytest.raises(Unavailable):
+            await anext(store.read("Orders"))
+        assert not (await store.query_message("Orders", "key-1")).is_complete
+    world.tier_store.faults = ()
+
+
+async def test_a_copy_of_a_log_that_continues_its_tier_continues_it_again(tmp_path: Path) -> None:
+    world = TieredWorld(tmp_path / "store", SystemClock())
+    for life in range(3):
+        async with world.store() as store:
+            if life == 1:  # without a message yet
+                shutil.copytree(world.root, tmp_path / "copy")
+            await store.put_messages([new_message(number) for number in range(3)])
+            await world.commit(store)
+        shutil.rmtree(world.root)
+        if life == 1:
+            (tmp_path / "copy").rename(world.root)
+    async with world.store() as store:
+        assert (await store.put_message(new_message(0))).queue_offset == 9
 
 
 async def test_a_copy_with_messages_that_the_tier_lacks_is_not_called_whole(

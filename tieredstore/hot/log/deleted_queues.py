@@ -74,6 +74,10 @@ class DeletedQueues(Mapping[QueueId, DeletedQueue]):
         deleted = self._queues.get(queue)
         return deleted is not None and position < deleted.position
 
+    def continued(self) -> list[QueueId]:
+        """Return the queues that continue at the end of their tier. Any thread."""
+        return [queue for queue, one in self._queues.items() if one.keeps_topic]
+
     def replace(self, queues: Mapping[QueueId, DeletedQueue]) -> None:
         """Replace the content of the file. Durable on return.
 
