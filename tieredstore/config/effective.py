@@ -27,6 +27,7 @@ from tieredstore.config.location import (
     OFFLOAD_PATH,
     Location,
     TierUrl,
+    anchored,
     has_second_store,
     location_at,
     place_text,
@@ -161,10 +162,12 @@ class Config:
         defines: Iterable[str] = (),
         settings: Mapping[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
+        anchors: bool = False,
     ) -> Self:
         """Read a file, the environment, `key=value` definitions and `settings`; later ones win.
 
         `environment` None means the process's own. Reads the file; blocks for that long.
+        `anchors`: relative directories are those of the present working directory.
 
         Raises:
             ConfigError: a key is misspelt, a value impossible, or two do not work together.
@@ -179,6 +182,8 @@ class Config:
         ]
         for pair in given:
             refuse_misspelt(pair)
+        if anchors:
+            given = [replace(pair, text=anchored(pair.name, pair.text)) for pair in given]
         last = {pair.name: pair for pair in given}
         effective = {name: _setting(key, last.get(name)) for name, key in KEYS.items()}
         is_object = is_object_store(effective)
@@ -227,7 +232,7 @@ class Config:
         }
         given = {name: value for name, value in arguments.items() if value is not None}
         path = None if conf is None else Path(conf)
-        return cls.load(conf=path, settings={**(settings or {}), **given})
+        return cls.load(conf=path, settings={**(settings or {}), **given}, anchors=True)
 
     @property
     def cluster(self) -> str:

@@ -86,6 +86,28 @@ def location_at(place: str | os.PathLike[str]) -> Location:
 
 
 OFFLOAD_PATH = "tieredStoreOffloadPath"
+DIRECTORIES = frozenset(
+    {
+        "storePathRootDir",
+        "storePathCommitLog",
+        "tieredStoreFilePath",
+        OFFLOAD_PATH,
+        "readAheadDiskCachePath",
+        "tieredStoreStatePath",
+    }
+)
+"""Keys of directories that are opened again and again while a store is open."""
+
+
+def anchored(name: str, text: str) -> str:
+    """Return the value of a key, absolute if it is a relative directory of `DIRECTORIES`.
+
+    A program may change its working directory. One system call for a relative directory.
+    """
+    is_url = _SCHEME.match(text) or _ONE_SLASH.match(text)
+    if name not in DIRECTORIES or not text or is_url or "," in text:  # several of a broker
+        return text
+    return str(Path(text).absolute())
 
 
 def has_second_store(settings: Mapping[str, Setting]) -> bool:

@@ -207,7 +207,7 @@ class LocalMessageStore(TopicCalls):
         """Keep the arguments. I/O begins when the block is entered."""
         if trim_interval_s <= 0:
             raise ValueError(f"trim_interval_s is {trim_interval_s}, not above 0")
-        self.root = root
+        self.root = root.absolute()
         self._options = options or HotWriteOptions()
         self._retention = retention or RetentionOptions()
         self._limits = limits or ReadLimits()
