@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,10 +17,12 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put, readable
 from tests.support.traced_calls import CallFaults, TracedCalls
 from tieredstore.hot.appender import Appender
+from tieredstore.hot.log import durable_ends
 from tieredstore.hot.log.consume_queues import FILLER
 from tieredstore.hot.log.durable_ends import SMALL_QUEUES, Checkpoint, DurableEnds, DurableEndsFile
 from tieredstore.hot.log.repair import open_repair
 
+ENDS = ("durableEnds", "durableEnds.copy")
 BUSY, IDLE = QueueId("Busy", 0), QueueId("Idle", 0)
 BODIES = [new_message(n).body for n in range(60)]
 
@@ -47,6 +50,34 @@ def killed(root: Path) -> Path:
     return root
 
 
+def closed_by_older_version(root: Path) -> Path:
+    return without_ends(closed(root))
+
+
+def killed_by_older_version(root: Path) -> Path:
+    return without_ends(killed(root))
+
+
+def without_ends(root: Path) -> Path:
+    """The store as a version without `durableEnds` leaves it."""
+    for name in ENDS:
+        (root / name).unlink()
+    checkpoint = Checkpoint.decode((root / "checkpoint").read_bytes())
+    (root / "checkpoint").write_bytes(replace(checkpoint, has_ends=False).encode())
+    return root
+
+
+def killed_with_many_queues(root: Path) -> Path:
+    """The checkpoint is newer than `durableEnds`, which is written seldom."""
+    with appender_at(root) as store:
+        put(store, [new_message(2001, topic="First")])
+        store.flush_queues()
+        with patch.multiple(durable_ends, SMALL_QUEUES=0, GROWTH=1 << 40):
+            fill(store)
+            store.flush_queues()
+    return root
+
+
 def flip(path: Path, at: int, bit: int = 0) -> None:
     raw = bytearray(path.read_bytes())
     raw[at] ^= 1 << bit
@@ -60,7 +91,16 @@ def place_of(root: Path, body: bytes) -> tuple[Path, int]:
     raise AssertionError(body)
 
 
-@pytest.mark.parametrize("written", [closed, killed])
+@pytest.mark.parametrize(
+    "written",
+    [
+        closed,
+        killed,
+        closed_by_older_version,
+        killed_by_older_version,
+        killed_with_many_queues,
+    ],
+)
 @pytest.mark.parametrize("number", [0, 30, 59, 1000])
 def test_rot_below_the_durable_end_costs_the_message_that_it_is_in(
     written: Callable[[Path], Path], number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -315,9 +355,6 @@ def test_a_store_without_the_file_is_scanned_where_it_had_one(
     newest(root).unlink()
     with appender_at(root) as store:
         assert readable(store)[0][BUSY] == BODIES
-
-
-ENDS = ("durableEnds", "durableEnds.copy")
 
 
 def harm_ends(root: Path) -> None:

@@ -2,8 +2,10 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -195,6 +197,31 @@ class Scan:
                 units += unit.encode()
             else:
                 units += FILLER if damage is None else damage.unit()
+
+    def keep_damaged(self, queue: QueueId, next_offset: int) -> None:
+        """Add the units of the queue file around its sound records that point to damage.
+
+        `next_offset`: the queue's next offset at the start of the scan.
+        """
+        first, units = self.units.get(queue, (next_offset, bytearray()))
+        before = self._damaged(queue, range(first - 1, next_offset - 1, -1))
+        end = first + len(units) // UNIT_BYTES
+        after = self._damaged(queue, range(end, INT64_MAX))
+        if before or after:
+            units = bytearray().join([*reversed(before), units, *after])
+            self.units[queue] = first - len(before), units
+            kept = self.filled.setdefault(queue, [])
+            kept += [*range(first - len(before), first), *range(end, end + len(after))]
+
+    def _damaged(self, queue: QueueId, offsets: Iterable[int]) -> list[bytes]:
+        """Return the units of the queue file up to the first that does not point to damage."""
+        units = (self.queues.unit_if_there(queue, offset) for offset in offsets)
+        return [unit.encode() for unit in takewhile(self._is_damaged, units)]
+
+    def _is_damaged(self, unit: ConsumeQueueUnit) -> bool:
+        """Whether the record of a unit begins in damage."""
+        at = bisect_right(self.damages, unit.position, key=lambda one: one.position)
+        return unit.size > 0 and at > 0 and unit.position < self.damages[at - 1].end
 
     def _damage_after(self, queue: QueueId) -> Damage | None:
         """Return the damage after the last unit of a queue, or any if it has no unit."""

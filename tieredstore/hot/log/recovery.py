@@ -276,6 +276,8 @@ def _scanned(
     except OffsetsContradict:
         # A power failure may have removed the first file of a queue that was begun.
         return _by_all_records(log, queues, found, found.next_offsets())
+    for queue in queues.bases if scan.damages else ():  # after `durableEnds`, before `checkpoint`
+        scan.keep_damaged(queue, known.get(queue, 0))
     scan.damages[:0] = damages
     return _Found(start, known, scan)
 
@@ -312,6 +314,7 @@ def _by_all_records(
     begun: dict[QueueId, int] = {}
     for queue in queues.bases.keys() | known.keys() | scan.units.keys():
         by_units = _next_offset(log, queues, queue, start)
+        scan.keep_damaged(queue, by_units)
         if queue in scan.units:
             scan.fill(queue, known.get(queue, 0))
             first, _ = scan.units[queue]
@@ -363,6 +366,8 @@ def _by_units(log: CommitLogWriter, queues: QueueFiles, found: Directory) -> _Fo
     if start is None:
         return _by_all_records(log, queues, found, {})
     known = {queue: _next_offset(log, queues, queue, start) for queue in queues.bases}
+    if any(_is_next_below(queues, queue, known[queue], found.durable_end) for queue in known):
+        return _by_all_records(log, queues, found, {})  # the record of that unit is damaged
     deleted = found.deleted
     try:
         scan = scan_log(log, Scan(start, queues, found.durable_end, deleted))
@@ -373,6 +378,12 @@ def _by_units(log: CommitLogWriter, queues: QueueFiles, found: Directory) -> _Fo
         if first < known.get(queue, 0) or (first > expected and start > log.min_position):
             return _by_all_records(log, queues, found, {})
     return _Found(start, known, scan)
+
+
+def _is_next_below(queues: QueueFiles, queue: QueueId, offset: int, end: int) -> bool:
+    """Whether the unit at `offset` points to a record before `end`."""
+    unit = queues.unit_if_there(queue, offset)
+    return unit.size > 0 and not unit.is_filler and 0 <= unit.position < end
 
 
 def _start(log: CommitLogWriter, queues: QueueFiles, found: Directory) -> int | None:
