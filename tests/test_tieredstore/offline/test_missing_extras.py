@@ -45,7 +45,6 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("pyarrow", "arrow", ["audit"]),
         ("pyarrow", "arrow", ["rebuild"]),
         ("pyarrow", "arrow", ["rebuild", "--metadata"]),
-        ("pyarrow", "arrow", ["restore", "out"]),
         ("pyarrow", "arrow", ["export", "out"]),
         ("pyiceberg", "iceberg", ["export", "--iceberg", "lake.mq.messages"]),
         ("pyspark", "spark", ["audit", "--engine", "spark"]),
@@ -72,3 +71,18 @@ def test_a_command_without_its_extra_names_it(
     assert sentence.endswith(f"pip install 'tieredstore[{extra}]'"), sentence
     assert (done.returncode, done.stdout) == (2, "")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.process
+def test_a_broker_is_restored_without_an_extra(tier: Path, tmp_path: Path) -> None:
+    words = ["--tier", tier, "-D", "brokerName=b", "restore", tmp_path / "restored"]
+    for name in ("tieredstore", "tieredstore.offline.jobs.restore_group"):  # and in workers
+        program = f"import sys, {name}; assert not {{'pyarrow', 'pandas'}} & set(sys.modules)"
+        subprocess.run([sys.executable, "-c", program], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "pyarrow", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "has 1 message of 1 queue" in done.stdout

@@ -21,7 +21,6 @@ from tieredstore.following.directory.layout import COMMIT_LOG
 from tieredstore.following.directory.log_directories import commit_log_directories
 from tieredstore.hot.log.topics import parse_topics
 from tieredstore.metrics.summary import counted
-from tieredstore.offline import import_job
 from tieredstore.serve.options import ServeOptions
 from tieredstore.session.consumer_offsets import Table, parse
 from tieredstore.session.reader import existing_tier
@@ -93,13 +92,14 @@ def command(
     end. mappedFileSizeCommitLog and mappedFileSizeConsumeQueue are those of the broker: give its
     configuration with --conf. Exit status 1: messages are missing, which the summary names.
     """
+    from tieredstore.offline.jobs.restore_store import Wanted, restore_store  # noqa: PLC0415 - `--help` needs none of it
+
     config = existing_tier(invocation.load_config())
     kept = _offsets(config, offsets)
-    job = import_job("tieredstore.offline.jobs.restore_store")
     settings = None if topics_json is None else parse_topics(_content(topics_json), topics_json)
-    wanted = job.Wanted(frozenset(topics) or None, since)
+    wanted = Wanted(frozenset(topics) or None, since)
     with engine_of("local", processes) as engine, bytes_progress("restoring") as progress:
-        report: RestoreReport = job.restore_store(
+        report = restore_store(
             config,
             engine,
             directory,

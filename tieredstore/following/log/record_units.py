@@ -25,8 +25,9 @@ from container.record.layout import (
     BlankRecord,
 )
 from container.record.properties import decode_properties
+from container.record.tags import TagsCodes
 from container.record.unit import UNIT_DTYPE, Units
-from container.record.verification import ENDS_INSIDE, TagsCodes, Walk, walk_records
+from container.record.verification import ENDS_INSIDE, Walk, walk_records
 from provider.errors import Corrupt, NotFound
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.options import WINDOW_BYTES

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
+from container.record.tags import TagsCodes
 from container.record.unit import EXTENDED_ADDRESS_MAX, UNIT_DTYPE
 from container.record.verification import (
-    TagsCodes,
     damaged_bodies,
     leading_good_units,
     verify_records,

@@ -267,7 +267,7 @@ def audit_item(task: AuditTask | SumTask) -> Iterator[Piece]:
             except (Denied, Corrupt) as error:  # of these units; the messages are compared
                 result.add(_unreadable(error))
             else:
-                _check_units(queue, units_of(found, labels), offsets, stored, result)
+                _check_units(queue, units_of(found), offsets, stored, result)
             yield from _key_pieces(task, found, labels, rows, looked_at)
         _add_sums(beside, source.left_out(), result)
     except (Denied, Corrupt) as error:  # of this object; the others are read

@@ -20,7 +20,7 @@ from container.queue.commit_plan import cut_runs
 from container.record.batch import encode_units
 from container.record.checksum import crc32c
 from container.record.layout import Coda
-from container.record.properties import KEYS, TAGS, UNIQ_KEY, tag_hash
+from container.record.properties import KEYS, UNIQ_KEY
 from container.record.unit import Units
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
@@ -38,25 +38,17 @@ KEY_BYTES_AT_ONCE = 2 * KEYS_AT_ONCE
 
 
 def labels_of(found: FoundRecords) -> Labels:
-    """The properties of records, which both functions below need. Some 0.3 us a record."""
+    """The properties of records, which index keys are made of. Some 0.3 us a record."""
     return ColumnMaker(found.raw, found.columns).labels()
 
 
-def units_of(found: FoundRecords, labels: Labels) -> Units:
+def units_of(found: FoundRecords) -> Units:
     """The ConsumeQueue units of records, by the rule of `RecordCheck`. Some 0.2 us a record.
 
     A delayed message of a broker's own topic, whose unit has the time of its delivery, is not told
     apart: those topics are not tiered.
     """
-    return encode_units(found.positions, found.sizes, tag_hashes(labels))
-
-
-def tag_hashes(labels: Labels) -> NDArray[np.int64]:
-    """Tags code of each record; each distinct tag is hashed once."""
-    tags = labels.value_of(TAGS).dictionary_encode()
-    codes = [0 if text is None else tag_hash(text) for text in tags.dictionary.to_pylist()]
-    indices = np.asarray(tags.indices.fill_null(len(codes)))
-    return np.array([*codes, 0], np.int64)[indices]
+    return encode_units(found.positions, found.sizes, found.tags_codes)
 
 
 def keys_within(

@@ -29,7 +29,6 @@ from tieredstore.offline.jobs.derived import (
     LogExtents,
     keys_within,
     labels_of,
-    tag_hashes,
 )
 from tieredstore.offline.jobs.engine import Piece
 from tieredstore.offline.scan.log_scan import FoundRecords, LogScan
@@ -347,7 +346,7 @@ def rebuild_item(task: RebuildTask) -> Iterator[Piece]:
             if extents is not None:
                 extents.add(found, offsets)
             labels = labels_of(found)
-            yield from _unit_pieces(queue, unit_runs, found, labels, rows)
+            yield from _unit_pieces(queue, unit_runs, found, rows)
             yield from _key_pieces(task, found, labels, cuts, rows)
         made = [] if extents is None else extents.finish(beside, report)
     finally:
@@ -371,7 +370,6 @@ def _unit_pieces(
     queue: QueueId,
     runs: NDArray[np.int64],
     found: FoundRecords,
-    labels: Labels,
     rows: HeldRows,
 ) -> Iterator[Piece]:
     """The units of a chunk, by the files that they belong to. O(rows log runs).
@@ -381,7 +379,7 @@ def _unit_pieces(
     if not len(runs):
         return
     offsets = found.queue_offsets
-    columns = (found.positions, found.sizes, tag_hashes(labels), found.columns.store_timestamps)
+    columns = (found.positions, found.sizes, found.tags_codes, found.columns.store_timestamps)
     first, behind, step = runs[np.searchsorted(runs[1:, 0], offsets, side="right")].T
     files = first + (offsets - first) // step * step
     files[(offsets < first) | (offsets >= behind)] = NO_FILE

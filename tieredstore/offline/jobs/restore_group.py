@@ -1,7 +1,4 @@
-"""Part of a restore that one worker does: a stretch of a CommitLog, and the units of its records.
-
-Needs pyarrow, for tags.
-"""
+"""Work of one worker of a restore: a stretch of a CommitLog, and the units of its records."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -23,7 +20,6 @@ from provider.object_store import Buffer
 from provider.sequential import ByteSource
 from tieredstore.following.directory.layout import COMMIT_LOG, CONSUME_QUEUE, RESTORING
 from tieredstore.hot.log.files import write_all
-from tieredstore.offline.jobs.derived import labels_of, tag_hashes
 from tieredstore.offline.jobs.engine import Piece
 from tieredstore.offline.scan.log_scan import LogScan
 from tieredstore.offline.scan.relocation import Relocated
@@ -176,7 +172,7 @@ class _Extraction:
             self.starts.append(found.starts - begin + self._bytes)
             self.sizes.append(found.sizes.astype(np.int64))
             self.times.append(found.columns.store_timestamps.astype(np.int64))
-            self.tags_codes.append(tag_hashes(labels_of(found)))
+            self.tags_codes.append(found.tags_codes)
             self._bytes += end - begin
             jumps = np.flatnonzero(np.diff(offsets, prepend=self._next - 1) != 1)
             if len(jumps):

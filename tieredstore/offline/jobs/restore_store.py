@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -46,7 +46,6 @@ from tieredstore.hot.log.durable_ends import Checkpoint
 from tieredstore.hot.log.files import replace_file, sync_directories
 from tieredstore.hot.log.topics import CONFIRMED, RESERVE_TIME, row_of, with_queues
 from tieredstore.offline.jobs.engine import Engine, Piece
-from tieredstore.offline.jobs.repair_plan import Progress
 from tieredstore.offline.jobs.restore_group import (
     BEGINS,
     LogExtract,
@@ -62,6 +61,8 @@ from tieredstore.process_name import boot_id
 from tieredstore.session.owner import refuse_overlap
 from tieredstore.session.reader import AS_OPTIONS
 
+Progress = Callable[[int, int], None]
+"""Callback for progress: bytes done, and all bytes."""
 GROUP_BYTES = 64 << 20
 """Records that a worker sorts at once. Neighbours overlap by the time of an extent at most."""
 PLANS_MAX = 20

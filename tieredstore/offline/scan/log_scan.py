@@ -12,6 +12,7 @@ from container.record.batch import values_at
 from container.record.checksum import BODY_CRC_MASK, crc32
 from container.record.columns import RecordColumns, Rows, leading_columns
 from container.record.layout import BlankRecord, Coda
+from container.record.tags import tags_codes
 from container.record.unit import UNIT_BYTES
 from container.record.verification import ENDS_INSIDE, Walk, walk_records
 from provider.errors import Corrupt
@@ -60,6 +61,11 @@ class FoundRecords(NamedTuple):
     def queue_offsets(self) -> NDArray[np.int64]:
         """Queue offset of each record."""
         return self.columns.headers["queue_offset"].astype(np.int64)
+
+    @property
+    def tags_codes(self) -> NDArray[np.int64]:
+        """Tags code of each record."""
+        return tags_codes(self.raw, self.columns.properties)
 
     def taken(self, rows: Rows) -> "FoundRecords":
         """Return the records of these rows."""
