@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from provider.posix import directories, files, work
+from provider.posix import directories, files, store
 from tests.support.level import by_level
 from tests.support.power_run import GOES_ON_EVERY, Violation, record
 
@@ -86,25 +86,25 @@ MUTANTS = {
         "        return []\n",
     ),
     "a-failed-sync-of-directories-is-not-made-again": Mutant(
-        work,
+        store,
         "AppendRounds._sync_directories",
-        work,
+        store,
         "        self._in_parallel(sync, sorted(folders))\n"
         "        self._directories.settle(placed)\n",
         "        self._directories.settle(placed)\n"
         "        self._in_parallel(sync, sorted(folders))\n",
     ),
     "data-is-not-synced": Mutant(
-        work,
+        store,
         "_sync",
-        work,
+        store,
         "            sync_data(fd)\n",
         "            os.fstat(fd)\n",
     ),
     "a-failed-sync-is-made-again": Mutant(
-        work,
+        store,
         "_sync",
-        work,
+        store,
         "            sync_data(fd)\n",
         "            try:\n"
         "                sync_data(fd)\n"
@@ -112,16 +112,16 @@ MUTANTS = {
         "                sync_data(fd)\n",
     ),
     "a-failed-sync-is-ignored": Mutant(
-        work,
+        store,
         "_sync",
-        work,
+        store,
         "            sync_data(fd)\n",
         "            with suppress(OSError):\n                sync_data(fd)\n",
     ),
     "an-object-has-its-name-before-it-is-synced": Mutant(
-        work,
+        store,
         "PosixWork._create",
-        work,
+        store,
         "                    os.fsync(fd)\n"
         "                finally:\n"
         "                    os.close(fd)\n"
@@ -132,9 +132,9 @@ MUTANTS = {
         "                    os.close(fd)\n",
     ),
     "an-object-is-not-synced": Mutant(
-        work,
+        store,
         "PosixWork._create",
-        work,
+        store,
         "                    os.fsync(fd)\n",
         "",
     ),

@@ -10,7 +10,7 @@ from provider.clock import SystemClock
 from provider.options import PosixOptions
 from provider.posix import files
 from provider.posix.files import write_waiting
-from provider.posix.work import PosixWork
+from provider.posix.store import PosixWork
 from provider.ranges import ByteRange
 
 KIB = 1 << 10

@@ -10,8 +10,7 @@ import pytest
 from provider.errors import Unavailable
 from provider.object_store import Append
 from provider.options import PosixOptions
-from provider.posix.store import PosixStore
-from provider.posix.work import RESERVE_NAME
+from provider.posix.store import RESERVE_NAME, PosixStore
 from tests.support.full_disk import SmallDisk
 
 KIB = 1 << 10
