@@ -11,8 +11,7 @@ from provider.clock import Clock, SystemClock, within
 from provider.concurrency import run_concurrently
 from provider.errors import Closed, Denied, OutOfRange, StoreError, Unavailable
 from provider.names import TEMPORARY_PREFIX, check_name, check_prefix
-from provider.object.errors import as_verdict, fsspec_errors
-from provider.object.files import DELETES_MAX, ObjectFiles, Page
+from provider.object.files import DELETES_MAX, ObjectFiles, Page, as_verdict, fsspec_errors
 from provider.object_store import Buffer, Moment, ObjectEntry
 from provider.options import ObjectOptions
 from provider.ranges import ByteRange

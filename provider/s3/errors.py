@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 from obstore.exceptions import BaseError
 
-from provider.object.errors import NoPlace
+from provider.object.files import NoPlace
 from provider.s3.options import is_sendable
 
 # botocore has no types.

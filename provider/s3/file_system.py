@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractBufferedFile
 
-from provider.object.errors import NoPlace
+from provider.object.files import NoPlace
 from provider.object.files import Page as PathPage
 from provider.s3.client import Clients, Credentials, Listed, ListingFailed, Page, check_process
 from provider.s3.errors import (

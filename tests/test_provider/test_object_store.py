@@ -17,8 +17,7 @@ from provider.errors import (
     Unauthorized,
     Unavailable,
 )
-from provider.object.errors import error_text
-from provider.object.files import files_of
+from provider.object.files import error_text, files_of
 from provider.object.opening import open_object_store
 from provider.object.store import FsspecStore
 from provider.options import ObjectOptions
