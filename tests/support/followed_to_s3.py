@@ -9,7 +9,7 @@ from typing import Any
 
 import tieredstore
 from container.names.queue_id import QueueId
-from provider.object.opening import open_object_store
+from provider.object.store import open_object_store
 from tests.support.fake_broker import FakeBroker
 
 assert open_object_store  # its imports read files, so they are not left to a running loop

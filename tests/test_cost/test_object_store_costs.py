@@ -20,8 +20,7 @@ from container.tier_view import TierReader
 from dispatcher.dispatcher import TieredDispatcher
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock, SystemClock
-from provider.object.opening import open_object_store
-from provider.object.store import REQUEST_KINDS, FsspecStore
+from provider.object.store import REQUEST_KINDS, FsspecStore, open_object_store
 from provider.stores.packed_segments import PackedDriver
 from provider.stores.range_reads import RangeReads
 from tests.support.clean_tier import (

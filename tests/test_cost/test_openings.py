@@ -22,8 +22,7 @@ from dispatcher.options import DispatchOptions
 from dispatcher.ports import QueueState, Wanted, WantedUnits
 from provider.clock import SystemClock
 from provider.errors import StoreError
-from provider.object.opening import open_object_store
-from provider.object.store import FsspecStore
+from provider.object.store import FsspecStore, open_object_store
 from provider.options import ObjectOptions, RangeOptions
 from provider.stores.packed_segments import PARTS_PREFIX, PackedDriver
 from provider.stores.range_reads import RangeReads

@@ -6,7 +6,7 @@ from random import Random
 from container.journal.journal import Journal
 from container.tier_view import TierReader
 from provider.clock import SystemClock
-from provider.object.opening import open_object_store
+from provider.object.store import open_object_store
 from tests.support.clean_tier import (
     OPENING_REQUESTS_MAX,
     QUEUES,

@@ -18,8 +18,7 @@ from provider.errors import (
     Unavailable,
 )
 from provider.object.files import error_text, files_of
-from provider.object.opening import open_object_store
-from provider.object.store import FsspecStore
+from provider.object.store import FsspecStore, open_object_store
 from provider.options import ObjectOptions
 from provider.ranges import ByteRange
 from provider.stores.verified import probe

@@ -12,8 +12,7 @@ from provider.encryption.keys import MasterKeys
 from provider.encryption.store import EncryptedStore
 from provider.file_segments import FileSegments
 from provider.object.files import files_of
-from provider.object.opening import open_object_store
-from provider.object.store import FsspecStore
+from provider.object.store import FsspecStore, open_object_store
 from provider.object_store import AppendingStore, ObjectStore, ReplacingStore
 from provider.options import DiskCacheOptions, PosixOptions, RangeOptions
 from provider.posix.store import PosixStore

@@ -11,7 +11,7 @@ import pytest
 
 from provider.clock import SystemClock
 from provider.file_segments import FileSegments
-from provider.object.opening import open_object_store
+from provider.object.store import open_object_store
 from provider.object_store import AppendingStore, ObjectStore
 from provider.options import RetryOptions
 from provider.posix.store import PosixStore

@@ -15,7 +15,7 @@ from fetcher.run_cache import CachedRun
 from fetcher.single_flight import Flight
 from fetcher.source import TierQueue
 from provider.disk_cache.use import cache_use
-from provider.object.opening import open_object_store
+from provider.object.store import open_object_store
 from tests.support.fake_broker import FakeBroker
 from tests.support.patience import HANGS_AFTER_S
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from provider.clock import SystemClock
-from provider.object.opening import open_object_store
+from provider.object.store import open_object_store
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import GOLDEN
 from tests.support.seaweedfs import SeaweedFs

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 import tieredstore
 from dispatcher.ports import QueueState
 from dispatcher.statistics import DispatchStatistics
-from provider.object.opening import open_object_store
+from provider.object.store import open_object_store
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.main import cli
 

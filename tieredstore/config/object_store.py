@@ -145,7 +145,7 @@ def _load_drivers(place: str) -> None:
     A missing package is an error of the opening of the tier, not of this call.
     """
     with suppress(ImportError):
-        import_module("provider.object.opening")
+        import_module("provider.object.store")
         if without_alias(place).startswith(f"{SCHEME}://"):
             import_module("provider.s3.file_system")
 

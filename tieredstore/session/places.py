@@ -253,7 +253,7 @@ async def rewrap_keys(
 
 
 def _object_store(config: Config, location: TierUrl, clock: Clock) -> "FsspecStore":
-    from provider.object.opening import open_object_store  # noqa: PLC0415 - fsspec is not small
+    from provider.object.store import open_object_store  # noqa: PLC0415 - fsspec is not small
 
     is_s3 = str(location).startswith(f"{SCHEME}://")
     storage: Mapping[str, Any] = s3_options(config) if is_s3 else {}

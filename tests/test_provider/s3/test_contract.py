@@ -8,8 +8,7 @@ import pytest
 
 from provider.clock import SystemClock
 from provider.file_segments import FileSegments
-from provider.object.opening import open_object_store
-from provider.object.store import FsspecStore
+from provider.object.store import FsspecStore, open_object_store
 from provider.object_store import ObjectStore, ReplacingStore
 from provider.stores.packed_segments import PackedSegments
 from provider.stores.retrying import RetryingStore

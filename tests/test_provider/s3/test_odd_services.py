@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unauthorized, Unavailable
-from provider.object.opening import open_object_store
-from provider.object.store import FsspecStore
+from provider.object.store import FsspecStore, open_object_store
 from provider.ranges import ByteRange
 from provider.s3 import file_system
 from provider.s3.client import Clients, ListingFailed, parsed

@@ -12,8 +12,7 @@ import pytest
 from provider.clock import Clock, SystemClock
 from provider.errors import AlreadyExists, Unavailable
 from provider.file_segments import FileSegments, Placement, SegmentSlice
-from provider.object.opening import open_object_store
-from provider.object.store import FsspecStore
+from provider.object.store import FsspecStore, open_object_store
 from provider.object_store import ObjectStore
 from provider.options import ObjectOptions, RetryOptions
 from provider.ranges import ByteRange

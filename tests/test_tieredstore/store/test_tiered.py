@@ -14,7 +14,7 @@ from container.queue.time_index import Boundary, TimeRules
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.errors import Closed, Fenced, Unavailable
-from provider.object.opening import open_object_store
+from provider.object.store import open_object_store
 from tests.support.hot_store import new_message, of_older_version
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import OUTAGE, FrozenClock, TieredWorld

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from provider.clock import SystemClock
-from provider.object.opening import open_object_store
+from provider.object.store import open_object_store
 from tests.support.seaweedfs import SeaweedFs
 from tests.support.tiered_world import TieredWorld
 from tests.test_tieredstore.store import test_deleted_topics, test_moments, test_tiered
