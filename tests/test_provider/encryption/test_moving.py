@@ -10,7 +10,6 @@ import pytest
 
 from provider.encryption.frames import FRAME_BYTES, KEY_ID_BYTES
 from provider.encryption.keys import MasterKeys, wraps_in
-from provider.encryption.moving import Moved, move_older
 from provider.encryption.store import EncryptedStore
 from provider.errors import Corrupt, Unavailable
 from provider.object_store import Buffer
@@ -18,6 +17,7 @@ from provider.ranges import ByteRange
 from provider.testing.faulty import Crashed, Fault, FaultyObjectStore
 from provider.testing.memory import MemoryStore
 from tests.test_provider.encryption.test_vectors import CONTENT, FORMS
+from tieredstore.admin.rewrap import Moved, move_older
 
 OLDER: dict[str, Any] = FORMS["older"]
 MASTERS = MasterKeys.parse(OLDER["master"])

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 import click
 
 from provider.clock import SystemClock
-from provider.encryption.moving import Moved
 from provider.errors import NotFound
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
-from tieredstore.admin.rewrap import move_to_bound
+from tieredstore.admin.rewrap import Moved, move_to_bound
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation, take_over_option
 from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.cli.streams import FINDINGS
