@@ -1,7 +1,7 @@
 """Messages of a tier by offset, with RocketMQ's statuses, through a cache with read-ahead."""
 
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
@@ -27,13 +27,46 @@ from fetcher.result import (
 )
 from fetcher.run_cache import REPLACEMENT, CachedRun, CacheKey
 from fetcher.source import Tier, TierQueue
-from fetcher.statistics import FetcherStatistics
 from fetcher.tag_filter import Subscription, matching, parse_subscription
 from fetcher.time_search import first_message, load_store_timestamp, search_time
 from provider.clock import Clock, LoopHold, SystemClock
 from provider.disk_cache.use import cache_use
 from provider.errors import Closed, Corrupt, OutOfRange, StoreError
 from provider.ranges import QueueOffset
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherStatistics:
+    """Counters since the fetcher was created, and present sizes. Counters never decrease."""
+
+    hits: int
+    """Calls served from the cache alone."""
+    misses: int
+    """Calls that waited for storage."""
+    runs_read: int
+    """Runs read from storage, read-ahead included."""
+    bytes_read: int
+    """Bytes of the runs read."""
+    reads_failed: int
+    """Reads that ended with an error."""
+    prefetches: int
+    """Reads started as read-ahead."""
+    prefetches_used: int
+    """Runs read ahead that were served."""
+    prefetches_wasted: int
+    """Runs read ahead that were dropped unserved."""
+    runs_held: int
+    bytes_held: int
+    """Bytes of memory of the cached runs."""
+    unread_bytes: int
+    """Bytes of `bytes_held` that were read ahead and not served yet."""
+    reads_in_flight: int
+    bytes_in_flight: int
+    readers: int
+    """Number of windows kept."""
+    windows: Mapping[str, int]
+    """Messages of each group's next read-ahead, by `topic/queue group`."""
+
 
 ResultT = TypeVar("ResultT")
 

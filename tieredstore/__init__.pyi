@@ -19,7 +19,7 @@ from fetcher.options import FetcherOptions as FetcherOptions
 from fetcher.result import FetchResult as FetchResult
 from fetcher.result import FetchStatus as FetchStatus
 from fetcher.result import FetchedMessages as FetchedMessages
-from fetcher.statistics import FetcherStatistics as FetcherStatistics
+from fetcher.fetcher import FetcherStatistics as FetcherStatistics
 from container.lookup.query import QueryResult as QueryResult
 from container.record.message import StoredMessage as StoredMessage
 

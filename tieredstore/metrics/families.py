@@ -25,7 +25,7 @@ from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.ports import HALTED, QueueState
 from dispatcher.statistics import DispatchStatistics, QueueStatistics
-from fetcher.statistics import FetcherStatistics
+from fetcher.fetcher import FetcherStatistics
 from provider.errors import Closed
 from tieredstore.following.statistics import ScanStatistics
 from tieredstore.metrics.summary import lost_of, time_range_of

@@ -39,9 +39,13 @@ from container.names.queue_id import QueueId, named_queue
 from container.queue.segments import TieredSegment, TieredSegments
 from container.queue.time_index import Boundary, TimeRules
 from container.tier_view import TierReader
-from fetcher.fetcher import TRANSFER_BYTES_MAX, TieredMessageFetcher, from_newest_tier
+from fetcher.fetcher import (
+    TRANSFER_BYTES_MAX,
+    FetcherStatistics,
+    TieredMessageFetcher,
+    from_newest_tier,
+)
 from fetcher.result import FetchResult
-from fetcher.statistics import FetcherStatistics
 from provider.clock import Clock, SystemClock
 from provider.disk_cache.use import cache_use, each_past_caches
 from provider.errors import Closed, Corrupt, NotFound, StoreError
