@@ -34,8 +34,7 @@ from container.names.tier_objects import (
 from container.tier_view import ATTEMPTS_MAX, TierView, take_newer
 from provider.clock import Clock
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange
-from provider.object_store import ObjectEntry, ObjectStore
-from provider.stores.forwarding import ForwardingStore, Result
+from provider.object_store import ForwardingStore, ObjectEntry, ObjectStore, Result
 from provider.stores.packed_segments import PartName
 
 UNCLAIMED_MAX = 10_000

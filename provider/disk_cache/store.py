@@ -7,10 +7,9 @@ from typing import Final, TypeVar
 from provider.clock import Clock
 from provider.disk_cache.files import CacheFiles, DiskThread, key_of
 from provider.disk_cache.use import CacheUse, current_use
-from provider.object_store import Buffer, ObjectStore
+from provider.object_store import Buffer, ForwardingStore, ObjectStore
 from provider.options import DiskCacheOptions
 from provider.ranges import ByteRange
-from provider.stores.forwarding import ForwardingStore
 
 ResultT = TypeVar("ResultT")
 KNOWN_SHARE: Final = 0.8

@@ -24,9 +24,8 @@ from provider.encryption.frames import (
 from provider.encryption.keys import KEYS_PREFIX, KeyRing, MasterKeys, OlderForm, wraps_in
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange
 from provider.names import check_name
-from provider.object_store import Append, Buffer, ObjectEntry, ObjectStore
+from provider.object_store import Append, Buffer, ForwardingStore, ObjectEntry, ObjectStore
 from provider.ranges import ByteRange
-from provider.stores.forwarding import ForwardingStore
 
 ResultT = TypeVar("ResultT")
 ON_LOOP_BYTES_MAX: Final = 256 << 10

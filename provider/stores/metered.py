@@ -8,9 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from provider.clock import Clock
 from provider.errors import StoreError
-from provider.object_store import Buffer, ObjectStore
+from provider.object_store import Buffer, ForwardingStore, ObjectStore, Result
 from provider.ranges import ByteRange
-from provider.stores.forwarding import ForwardingStore, Result
 from provider.stores.two_stores import FIRST_STORE
 
 _SECONDS: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

@@ -13,10 +13,9 @@ from typing import Any
 
 from provider.clock import Clock
 from provider.concurrency import run_concurrently
-from provider.object_store import Buffer, ObjectStore
+from provider.object_store import Buffer, ForwardingStore, ObjectStore
 from provider.options import RangeOptions
 from provider.ranges import ByteRange, ReadTogether, pieces_of, together
-from provider.stores.forwarding import ForwardingStore
 
 
 class RangeReads(ForwardingStore):

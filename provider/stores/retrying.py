@@ -6,9 +6,8 @@ from typing import Final
 
 from provider.clock import Clock, backoff_s
 from provider.errors import Unavailable
-from provider.object_store import ObjectStore
+from provider.object_store import ForwardingStore, ObjectStore, Result
 from provider.options import RetryOptions
-from provider.stores.forwarding import ForwardingStore, Result
 
 _ONCE: Final = frozenset({"create", "register"})
 """Verbs that only the caller can retry."""

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from provider.clock import Clock
-from provider.object_store import Append, Buffer, ObjectStore
+from provider.object_store import Append, Buffer, ForwardingStore, ObjectStore
 from provider.ranges import ByteRange
-from provider.stores.forwarding import ForwardingStore
 
 BURST_S: Final = 1.0
 """Capacity of the token bucket, in seconds of the limit."""

@@ -8,9 +8,8 @@ from typing import Final
 
 from provider.clock import Clock, SystemClock
 from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
-from provider.object_store import ObjectStore
+from provider.object_store import ForwardingStore, ObjectStore, Result
 from provider.ranges import ByteRange
-from provider.stores.forwarding import ForwardingStore, Result
 
 PROBE_PREFIX = "@probe/"
 DELETABLE: Final = "deletable"

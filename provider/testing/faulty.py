@@ -32,9 +32,8 @@ from typing import Literal
 
 from provider.clock import Clock, SystemClock
 from provider.errors import Denied, StoreError, Unavailable
-from provider.object_store import Append, AppendingStore, Buffer
+from provider.object_store import Append, AppendingStore, Buffer, ForwardingStore, Result
 from provider.ranges import ByteRange
-from provider.stores.forwarding import ForwardingStore, Result
 
 Kind = Literal[
     "refused",

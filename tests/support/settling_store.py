@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from provider.errors import AlreadyExists, NotFound, Unavailable
-from provider.object_store import Buffer
-from provider.stores.forwarding import ForwardingStore
+from provider.object_store import Buffer, ForwardingStore
 
 TRIES_MAX = 20
 

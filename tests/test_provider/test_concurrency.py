@@ -9,17 +9,16 @@ import pytest
 
 from provider.clock import SystemClock
 from provider.concurrency import run_concurrently
-from provider.encryption.moving import move_older
 from provider.errors import NotFound, StoreError, Unavailable
-from provider.object_store import Buffer
+from provider.object_store import Buffer, ForwardingStore
 from provider.options import RangeOptions
 from provider.ranges import ByteRange
-from provider.stores.forwarding import ForwardingStore
 from provider.stores.range_reads import RangeReads
 from provider.stores.two_stores import TwoStores
 from provider.testing.memory import MemoryStore
 from tests.test_provider.encryption.test_moving import older_storage, opened
 from tests.test_provider.test_stores import object_store
+from tieredstore.admin.rewrap import move_older
 
 PARTS = ByteRange(0, 1), ByteRange(1 << 20, 1 + (1 << 20))
 READS = [("a", PARTS[0]), ("b", PARTS[1])]

@@ -16,10 +16,9 @@ from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.records import IndexFile
 from container.queue.lenient_scan import key_items_of, read_sound_records
 from container.tier_view import FixedMetadata, TierReader
-from provider.object_store import Buffer
+from provider.object_store import Buffer, ForwardingStore
 from provider.posix.store import PosixStore
 from provider.ranges import ByteRange, QueueOffset
-from provider.stores.forwarding import ForwardingStore
 from tests.support.golden import (
     GOLDEN_TREES,
     ROCKETMQ_533,
