@@ -11,16 +11,21 @@ system that cannot keep the promises of a tier is refused.
 # pyright: reportUnknownLambdaType=false, reportPrivateUsage=false, reportUntypedBaseClass=false
 
 import errno
+import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Protocol, TypeVar, cast
+from uuid import uuid4
 
+import fsspec
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from provider.errors import (
@@ -31,7 +36,9 @@ from provider.errors import (
     Unauthorized,
     Unavailable,
 )
+from provider.names import TEMPORARY_PREFIX, is_directory
 from provider.object_store import Buffer, Moment
+from provider.posix.files import sync_directory
 
 TEXT_CHARACTERS_MAX: Final = 500
 """Longest text of a foreign error, in characters. Servers may send whole pages."""
@@ -425,3 +432,105 @@ def _modified(info: Mapping[str, Any]) -> Moment | None:
 
 def _directories(entries: Sequence[dict[str, Any]]) -> list[str]:
     return [entry["name"].rstrip("/") for entry in entries if entry.get("type") == "directory"]
+
+
+class DurableLocalFileSystem(LocalFileSystem):
+    """`file://` that keeps P1, P5, P6 and P9 of CONTRACT.md. All else is as in fsspec.
+
+    For directories that several machines share without locks. For all other directories use a path
+    instead, which is better in every way.
+    """
+
+    cachable = False
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:  # noqa: ANN401 - as in fsspec
+        """Write the whole file under a temporary name, sync it, and link or rename it. Two syncs.
+
+        Raises:
+            FileExistsError: with mode "create", the name is taken; the existing file is durable.
+        """
+        del kwargs
+        target = Path(self._strip_protocol(path))
+        make_directory(target.parent)
+        made = target.parent / f"{TEMPORARY_PREFIX}{uuid4().hex}"
+        try:
+            with made.open("xb") as file:
+                file.write(value)
+                file.flush()
+                os.fsync(file.fileno())
+            if mode == "create":
+                target.hardlink_to(made)
+            else:
+                made.replace(target)
+        finally:
+            made.unlink(missing_ok=True)
+            sync_directory(str(target.parent))
+
+    def rm_file(self, path: str) -> None:
+        """Unlink a file, durably."""
+        target = Path(self._strip_protocol(path))
+        target.unlink()
+        sync_directory(str(target.parent))
+
+
+def make_directory(directory: Path) -> None:
+    """Create a directory and its parents, each durably."""
+    if is_directory(directory):
+        return
+    make_directory(directory.parent)
+    try:
+        directory.mkdir(exist_ok=True)  # another thread may be making it, too
+    except FileExistsError as error:
+        reason = "a file stands where a directory is needed"
+        raise NotADirectoryError(errno.ENOTDIR, reason) from error
+    sync_directory(str(directory.parent))
+
+
+_UNCACHED: Final[Mapping[str, Any]] = {"skip_instance_cache": True, "use_listings_cache": False}
+"""Options without caches: a cached listing may be stale, and a cached instance may be bound to an
+ended loop."""
+
+
+def files_and_root(url: str, storage: Mapping[str, Any]) -> tuple[ObjectFiles, str]:
+    """Return the adapter of the file system of a URL, and the root in it that the URL has.
+
+    Raises:
+        Denied: as `open_object_store`.
+    """
+    file_system = _file_system_of(url.partition("://")[0], storage)
+    return files_of(file_system), str(file_system._strip_protocol(url)).rstrip("/")
+
+
+def _file_system_of(protocol: str, storage: Mapping[str, Any]) -> AbstractFileSystem:
+    """Create a file system without caches, not shared with others.
+
+    Raises:
+        Denied: as `open_object_store`.
+    """
+    if protocol == "file":
+        return DurableLocalFileSystem()
+    if protocol == "s3":
+        return _s3(storage)
+    try:
+        kind: Any = fsspec.get_filesystem_class(protocol)
+    except (ImportError, ValueError) as error:
+        raise Denied(f"nothing is installed for {protocol}:// URLs: {error}", "") from error
+    if kind.async_impl:
+        return kind(asynchronous=True, **_UNCACHED, **storage)
+    return kind(**_UNCACHED, **storage)
+
+
+def _s3(storage: Mapping[str, Any]) -> AbstractFileSystem:
+    """Create the S3 file system of this package. fsspec's own one overwrites objects on create.
+
+    Raises:
+        Denied: its client is not installed, or an option is wrong.
+    """
+    try:
+        from provider.s3.file_system import S3FileSystem  # noqa: PLC0415 - an extra has its client
+    except ImportError as error:
+        raise Denied("s3:// URLs need obstore: pip install 'tieredstore[s3]'", "") from error
+    try:
+        return S3FileSystem(asynchronous=True, **storage)
+    except ValueError as error:
+        raise Denied(str(error), "") from error

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from provider.object.store import make_directory
+from provider.object.files import make_directory
 
 
 def test_a_directory_that_another_thread_makes_meanwhile_is_no_file(
