@@ -12,7 +12,6 @@ from typing import Self
 from container.errors import BytesMissing, Refused
 from container.index.options import IndexOptions
 from container.journal.journal import Journal
-from container.journal.options import JournalOptions
 from container.journal.ownership import Permit
 from container.lookup.collector import KeyCollector, with_keys
 from container.lookup.query import Unsealed
@@ -27,11 +26,17 @@ from container.metadata.operations import (
 from container.metadata.records import Gap, Queue, Tombstone, Topic
 from container.names.queue_id import QueueId
 from container.names.tier_objects import KeptName
-from container.options import CUT_PLANS_MAX, HOUR_MS, TierIdentity, TierOptions
+from container.options import (
+    CUT_PLANS_MAX,
+    HOUR_MS,
+    JournalOptions,
+    TierIdentity,
+    TierOptions,
+    UpkeepOptions,
+)
 from container.queue.commit_plan import CommitPlan, CutRules, plan_commit
 from container.queue.truncate import CUT_REASON, QueueCut, cut_queue
 from container.record.batch import MessageBatch
-from container.steps.options import UpkeepOptions
 from container.tier_view import TierView
 from container.upkeep.garbage import announcements, left_of, taken_up
 from container.upkeep.index_files import IndexStep

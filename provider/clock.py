@@ -147,3 +147,18 @@ class LoopHold:
 
     def _end(self) -> None:
         self._is_in_burst = False
+
+
+class RandomSource(Protocol):
+    """Part of `random.Random` that produces nonces and jitter.
+
+    Owners of one tier must not share a seed: with equal nonces two entries would be equal.
+    """
+
+    def randbytes(self, n: int, /) -> bytes:
+        """Return `n` random bytes."""
+        ...
+
+    def random(self) -> float:
+        """Return a number in `[0, 1)`."""
+        ...

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from container.journal.options import JournalOptions, RandomSource
 from container.journal.reader import JournalReader
 from container.names.tier_objects import ClaimName, EntryName
-from provider.clock import Clock, backoff_s
+from container.options import JournalOptions
+from provider.clock import Clock, RandomSource, backoff_s
 from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unavailable
 from provider.object_store import Buffer, ObjectStore
 

@@ -10,7 +10,6 @@ from typing import Self
 from container.errors import NewerVersion, Refused
 from container.journal.entry_writer import EntryWriter, Outcome
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind, encode_entry
-from container.journal.options import JournalOptions, RandomSource
 from container.journal.ownership import Permit, StandingBack, take_ownership
 from container.journal.reader import JournalReader, Loaded
 from container.metadata.codec import encode_operations, join_operations
@@ -18,7 +17,8 @@ from container.metadata.operations import Operation, TakeOwnership
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId
 from container.names.tier_objects import JOURNAL_PREFIX, EntryName, parse_name
-from provider.clock import Clock, wait_at_most
+from container.options import JournalOptions
+from provider.clock import Clock, RandomSource, wait_at_most
 from provider.errors import Closed, Corrupt, Fenced, NotFound, StoreError
 from provider.object_store import Buffer, ObjectStore
 

@@ -16,14 +16,14 @@ from container.journal.frame import (
     copy_in,
     encode_entry,
 )
-from container.journal.options import JournalOptions, RandomSource
 from container.journal.reader import JournalReader, Loaded
 from container.metadata.codec import encode_operations, join_operations
 from container.metadata.operations import Operation, TakeOwnership
 from container.metadata.records import Broker
 from container.metadata.state import TierState
 from container.names.tier_objects import JOURNAL_PREFIX, ClaimName, EntryName
-from provider.clock import Clock, wait_at_most
+from container.options import JournalOptions
+from provider.clock import Clock, RandomSource, wait_at_most
 from provider.errors import AlreadyExists, Corrupt, Denied, NotFound, Unavailable
 from provider.object_store import Buffer, ObjectStore
 

@@ -7,7 +7,6 @@ from zlib import crc32
 
 from container.errors import NewerVersion
 from container.journal.frame import apply_entry, copy_in, decode_entry, follows
-from container.journal.options import JournalOptions
 from container.journal.snapshot import decode_in_turns
 from container.metadata.records import Broker
 from container.metadata.state import NO_BROKER, TierState
@@ -21,6 +20,7 @@ from container.names.tier_objects import (
     SnapshotName,
     parse_name,
 )
+from container.options import JournalOptions
 from provider.clock import Clock, SystemClock
 from provider.errors import Corrupt, NotFound, OutOfRange, Unavailable
 from provider.object_store import ObjectEntry, ObjectStore

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Sequence
 from itertools import islice
 
 from container.journal.frame import CRC_BYTES, NONCE_BYTES, Frame, FrameKind
-from container.journal.options import RandomSource
 from container.metadata.codec import (
     RECORDS_PER_TURN,
     decode_state,
@@ -15,7 +14,7 @@ from container.metadata.codec import (
 from container.metadata.state import TierState
 from container.names.tier_objects import SnapshotName
 from container.record.checksum import crc32c
-from provider.clock import Clock, in_turns
+from provider.clock import Clock, RandomSource, in_turns
 from provider.errors import Corrupt
 from provider.object_store import Buffer, ObjectStore
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from container.errors import NewerVersion
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind, copy_in, decode_entry
-from container.journal.options import RandomSource
 from container.journal.reader import Loaded
 from container.journal.snapshot import write_snapshot
 from container.metadata.codec import decode_operations
@@ -23,7 +22,7 @@ from container.names.tier_objects import (
     SnapshotName,
     parse_name,
 )
-from provider.clock import Clock
+from provider.clock import Clock, RandomSource
 from provider.errors import AlreadyExists, Corrupt, NotFound
 from provider.object_store import Buffer, ObjectStore
 

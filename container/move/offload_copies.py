@@ -18,10 +18,10 @@ from container.metadata.records import Extent, ManifestRef, Queue, Segment, Tomb
 from container.move.offload_plan import Held, pieces_of_extent, runs_of
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
+from container.options import UpkeepOptions
 from container.queue.manifest import ManifestReader
 from container.queue.positions import begins_in_gap
 from container.record.checksum import crc32c
-from container.steps.options import UpkeepOptions
 from container.steps.step import ManifestWriter, OwnedTier
 from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, OutOfRange, StoreError

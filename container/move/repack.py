@@ -11,6 +11,7 @@ from container.metadata.records import Extent, Queue
 from container.metadata.state import StateChange
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import segment_name
+from container.options import UpkeepOptions
 from container.queue.repack_plan import (
     RepackRules,
     Run,
@@ -20,7 +21,6 @@ from container.queue.repack_plan import (
     runs_to_merge,
 )
 from container.record.checksum import crc32c
-from container.steps.options import UpkeepOptions
 from container.steps.step import OwnedTier, Step, side_by_side
 from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, OutOfRange, StoreError

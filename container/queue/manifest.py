@@ -7,13 +7,12 @@ from cachetools import LRUCache
 
 from container.errors import BytesMissing
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind
-from container.journal.options import RandomSource
 from container.metadata.codec import decoding_segments, encode_segments
 from container.metadata.records import ManifestRef, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.tier_objects import ManifestName, parse_name
 from container.queue.repack_plan import is_compacted
-from provider.clock import at_once, in_turns
+from provider.clock import RandomSource, at_once, in_turns
 from provider.errors import Corrupt, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 

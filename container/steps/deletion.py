@@ -14,7 +14,7 @@ from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import SegmentName, parse_segment_name
 from container.names.tier_objects import KeptName, ManifestName, parse_name
-from container.steps.options import UpkeepOptions
+from container.options import UpkeepOptions
 from provider.clock import backoff_s
 from provider.stores.verified import PROBE_PREFIX
 

@@ -19,16 +19,15 @@ from heapq import heapify, heappop, heappush
 from typing import ClassVar, TypeVar
 
 from container.journal.journal import Journal
-from container.journal.options import RandomSource
 from container.metadata.operations import AddTombstones
 from container.metadata.queue_table import QueueTable
 from container.metadata.records import ManifestRef, Queue, Segment, Tombstone
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId
+from container.options import UpkeepOptions
 from container.queue.manifest import name_manifest, write_manifest
 from container.steps.deletion import NEVER_PUBLISHED
-from container.steps.options import UpkeepOptions
-from provider.clock import Clock
+from provider.clock import Clock, RandomSource
 from provider.errors import (
     Closed,
     Corrupt,

@@ -15,6 +15,7 @@ from container.metadata.records import Extent, IndexFile, Part, Queue, Segment
 from container.metadata.state import TierState
 from container.move.repack import RepackStep
 from container.names.queue_id import FLAT_FILES, QueueId
+from container.options import UpkeepOptions
 from container.queue.repack_plan import (
     LevelOf,
     RepackRules,
@@ -26,7 +27,6 @@ from container.queue.repack_plan import (
     runs_to_compact,
 )
 from container.steps.deletion import plan_deletions
-from container.steps.options import UpkeepOptions
 from container.steps.step import OwnedTier, side_by_side
 from container.upkeep.index_merge import IndexMergeStep, merge_rules, plan_all_merges
 from container.upkeep.tombstones import TombstoneStep

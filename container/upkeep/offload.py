@@ -26,9 +26,8 @@ from container.move.offload_plan import (
     older_than,
 )
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
-from container.options import HOUR_MS
+from container.options import HOUR_MS, UpkeepOptions
 from container.queue.manifest import ManifestReader
-from container.steps.options import UpkeepOptions
 from container.steps.step import QUEUES_PER_TURN, DueQueues, OwnedTier, Step
 from container.upkeep.garbage import OffloadedParts
 from container.upkeep.retention import retention_ms

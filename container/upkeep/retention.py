@@ -15,10 +15,9 @@ from container.metadata.operations import CommitQueue, TrimQueue
 from container.metadata.records import ManifestRef, Queue, Segment
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId, SegmentType
-from container.options import HOUR_MS
+from container.options import HOUR_MS, UpkeepOptions
 from container.queue.manifest import MANIFEST_SEGMENTS_MAX, ManifestReader
 from container.queue.truncate import HeadTrim, is_rolled, oldest_segments, plan_trim, roll
-from container.steps.options import UpkeepOptions
 from container.steps.step import QUEUES_PER_TURN, DueQueues, ManifestWriter, OwnedTier, Step
 
 _Oldest = tuple[int, QueueId, Segment, AsyncIterator[Segment]]

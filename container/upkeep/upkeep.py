@@ -10,13 +10,11 @@ from typing import Self
 from container.check.finding import Finding
 from container.check.scrub import Scrubber, read_mark, write_mark
 from container.journal.journal import Journal
-from container.journal.options import RandomSource
 from container.lookup.collector import KeyCollector
 from container.metadata.state import StateChange
 from container.move.repack import RepackStep
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.steps.clock import ClockStep, SteadyClock
-from container.steps.options import UpkeepOptions
 from container.steps.step import OwnedTier, PendingDeletions, Step
 from container.tier_view import TierView
 from container.upkeep.compaction import Compaction, CompactionLimits, OnProgress
@@ -33,7 +31,7 @@ from container.upkeep.offload import OffloadStep
 from container.upkeep.retention import RetentionStep
 from container.upkeep.snapshots import ManifestStep, SnapshotStep, TruncationStep
 from container.upkeep.tombstones import TombstoneStep
-from provider.clock import Clock, backoff_s, wait_at_most
+from provider.clock import Clock, RandomSource, backoff_s, wait_at_most
 from provider.disk_cache.use import cache_use
 from provider.errors import AlreadyExists, Closed, Corrupt, Fenced, StoreError
 from provider.file_segments import FileSegments

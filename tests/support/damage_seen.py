@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from container.check.finding import Finding
 from container.check.tier import check_tier
-from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
+from container.options import JournalOptions
 from container.record.message import StoredMessage
 from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher

@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from container.journal.journal import Journal
-from container.journal.options import JournalOptions
 from container.metadata.operations import AddTombstones, Operation
 from container.metadata.records import Tombstone
-from container.steps.options import UpkeepOptions
+from container.options import JournalOptions, UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.errors import StoreError
 from provider.object_store import ObjectStore

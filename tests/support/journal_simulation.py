@@ -16,14 +16,13 @@ from random import Random
 
 from container.journal.frame import Frame, FrameKind, apply_entry, decode_entry
 from container.journal.journal import Journal
-from container.journal.options import JournalOptions
 from container.journal.reader import JournalFollower, JournalReader
 from container.metadata.codec import decode_operations
 from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
 from container.metadata.state import TierState
 from container.names.tier_objects import JOURNAL_PREFIX, SNAPSHOT_PREFIX, EntryName
-from container.steps.options import UpkeepOptions
+from container.options import JournalOptions, UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.errors import Fenced, NotFound, Unavailable
 from provider.testing.faulty import flipped

@@ -6,8 +6,7 @@ from container.metadata.moves import is_away
 from container.metadata.records import Segment
 from container.move.offload_plan import Until
 from container.names.queue_id import FLAT_FILES, QueueId
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.tier import Tier
 from container.tier_view import TierReader
 from container.upkeep.offload import OffloadedQueue

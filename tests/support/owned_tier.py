@@ -8,12 +8,10 @@ from contextlib import asynccontextmanager
 
 from container.check.tier import check_tier
 from container.index.options import IndexOptions
-from container.journal.options import JournalOptions
 from container.metadata.records import Segment
 from container.names.queue_id import FLAT_FILES, QueueId
-from container.options import TierOptions
+from container.options import JournalOptions, TierOptions, UpkeepOptions
 from container.queue.commit_plan import CommitPlan
-from container.steps.options import UpkeepOptions
 from container.tier import Tier, TierIdentity
 from container.tier_view import TierReader
 from provider.errors import Fenced

@@ -8,9 +8,9 @@ from random import Random
 from container.errors import Owned
 from container.journal.heartbeat import Heartbeat
 from container.journal.journal import Journal
-from container.journal.options import JournalOptions
 from container.metadata.operations import PutTopic
 from container.metadata.records import Topic
+from container.options import JournalOptions
 from provider.errors import Fenced
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore

@@ -10,9 +10,8 @@ import fsspec
 from container.index.options import IndexOptions
 from container.metadata.records import Extent, Queue
 from container.names.queue_id import FLAT_FILES, SegmentType
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.queue.manifest import ManifestReader
-from container.steps.options import UpkeepOptions
 from container.tier_view import TierReader
 from provider.clock import SystemClock
 from provider.object_store import ObjectStore

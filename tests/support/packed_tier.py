@@ -4,8 +4,7 @@ import asyncio
 from random import Random
 
 from container.index.options import IndexOptions
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.tier import Tier, TierIdentity
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions

@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 
 from container.index.options import IndexOptions
-from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId
-from container.options import TierOptions
+from container.options import JournalOptions, TierOptions, UpkeepOptions
 from container.record.batch import MessageBatch
 from container.record.properties import tag_hash
 from container.record.unit import Units
-from container.steps.options import UpkeepOptions
 from container.tier import Tier, TierIdentity
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions

@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from container.names.tier_objects import INDEX_PREFIX
-from container.steps.options import UpkeepOptions
+from container.options import UpkeepOptions
 from provider.testing.faulty import Fault, FaultyObjectStore, Kind
 from tests.support.store_harness import UPKEEP_OPTIONS
 

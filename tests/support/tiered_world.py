@@ -9,8 +9,7 @@ from typing import Any
 
 from container.index.options import IndexOptions
 from container.names.queue_id import QueueId
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.steps.step import OwnedTier
 from container.tier import Tier, TierIdentity
 from container.upkeep.retention import RetentionStep

@@ -21,11 +21,10 @@ import promql_parser
 import pytest
 import yaml
 
-from container.journal.options import JournalOptions
+from container.options import JournalOptions, UpkeepOptions
 from container.record.checksum import body_crc_of
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
-from container.steps.options import UpkeepOptions
 from dispatcher.ports import QueueState
 from tests.support.cli import COMMAND
 from tests.support.fake_broker import FakeBroker

@@ -17,10 +17,9 @@ from container.metadata.operations import (
 from container.metadata.records import Queue, QueueBasis, Tombstone
 from container.names.queue_id import SegmentType
 from container.names.rocketmq import segment_name
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.queue.manifest import name_manifest, plan_manifest, write_manifest
 from container.queue.truncate import cut_queue
-from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from provider.errors import Unavailable
 from provider.ranges import QueueOffset

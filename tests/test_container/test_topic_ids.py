@@ -6,8 +6,7 @@ import pytest
 
 from container.metadata.operations import PutTopic
 from container.names.queue_id import QueueId
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.tier import Tier
 from provider.errors import Unavailable
 from provider.ranges import QueueOffset

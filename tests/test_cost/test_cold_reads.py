@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock

@@ -15,7 +15,7 @@ from container.journal.journal import Journal
 from container.journal.reader import JournalFollower
 from container.metadata.operations import AddTombstones, Operation
 from container.metadata.records import Tombstone
-from container.steps.options import UpkeepOptions
+from container.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.clock import SystemClock
 from provider.errors import Unavailable

@@ -5,10 +5,9 @@ from random import Random
 import pytest
 
 from container.journal.frame import Frame
-from container.journal.options import JournalOptions
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
-from container.steps.options import UpkeepOptions
+from container.options import JournalOptions, UpkeepOptions
 from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions

@@ -8,9 +8,8 @@ from random import Random
 
 import pytest
 
-from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId
-from container.steps.options import UpkeepOptions
+from container.options import JournalOptions, UpkeepOptions
 from dispatcher.options import DispatchOptions
 from provider.ranges import QueueOffset
 from provider.testing.faulty import Fault

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId
-from container.steps.options import UpkeepOptions
+from container.options import JournalOptions, UpkeepOptions
 from dispatcher.options import DispatchOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions

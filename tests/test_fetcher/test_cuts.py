@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.tier import Tier
 from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher

@@ -6,9 +6,8 @@ from container.index.options import IndexOptions
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery
 from container.names.queue_id import QueueId
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.queue.time_index import Boundary, TimeRules
-from container.steps.options import UpkeepOptions
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.result import FetchResult

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader
+from container.options import JournalOptions
 from provider.clock import SystemClock
 from provider.object_store import ObjectEntry
 

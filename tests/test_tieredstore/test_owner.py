@@ -17,9 +17,9 @@ import tieredstore
 from container.errors import Owned
 from container.journal.heartbeat import Heartbeat
 from container.journal.journal import Journal
-from container.journal.options import JournalOptions
 from container.metadata.records import Broker
 from container.names.tier_objects import SignName
+from container.options import JournalOptions
 from provider.errors import Fenced, Unavailable
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from container.index.options import IndexOptions
-from container.journal.options import JournalOptions
 from container.names.queue_id import check_path_component
-from container.options import TierOptions
+from container.options import JournalOptions, TierOptions, UpkeepOptions
 from container.record.unit import UNIT_BYTES
-from container.steps.options import UpkeepOptions
 from dispatcher.options import DRAIN_PATIENCE_S, DispatchOptions
 from fetcher.options import FetcherOptions
 from provider.options import DiskCacheOptions, ObjectOptions, PosixOptions, RangeOptions

@@ -7,9 +7,7 @@ Also keys of the Java tiered store without effect here.
 from collections.abc import Mapping
 
 from container.index.options import IndexOptions
-from container.journal.options import JournalOptions
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import JournalOptions, TierOptions, UpkeepOptions
 from dispatcher.options import DispatchOptions
 from fetcher.options import FetcherOptions
 from provider.options import DiskCacheOptions, ObjectOptions, PosixOptions, RangeOptions

@@ -18,9 +18,9 @@ from container.journal.heartbeat import (
     last_sign,
 )
 from container.journal.journal import Journal
-from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader
 from container.metadata.records import Broker
+from container.options import JournalOptions
 from provider.clock import Clock, wait_at_most, within
 from provider.errors import Closed, Fenced, StoreError, Unavailable
 from provider.object_store import ObjectStore

@@ -9,9 +9,8 @@ from container.check.finding import Finding
 from container.check.tier import check_tier
 from container.metadata.objects import object_name
 from container.names.queue_id import SegmentType
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.record.unit import UNIT_BYTES
-from container.steps.options import UpkeepOptions
 from container.tier_view import TierReader
 from provider.stores.packed_segments import PartName
 from provider.testing.memory import MemoryStore

@@ -17,9 +17,8 @@ from container.check.scrub import (
 from container.check.tier import check_tier, published_names
 from container.names.queue_id import QueueId
 from container.names.tier_objects import ScrubName
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.record.unit import UNIT_BYTES
-from container.steps.options import UpkeepOptions
 from container.tier_view import TierReader
 from provider.clock import Clock, SystemClock
 from provider.errors import AlreadyExists

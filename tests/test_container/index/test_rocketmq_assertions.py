@@ -18,9 +18,8 @@ from container.index.options import IndexOptions
 from container.index.sealed import SealedIndex, seal_index
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.record.properties import key_hash
-from container.steps.options import UpkeepOptions
 from tests.support.messages import batch_of, make_record
 from tests.support.owned_tier import OwnedWorld, put
 from tests.support.read_tier import QUEUE

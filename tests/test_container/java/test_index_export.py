@@ -17,9 +17,8 @@ from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INDEX_QUEUE
 from container.names.tier_objects import INDEX_PREFIX
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.record.properties import key_hash
-from container.steps.options import UpkeepOptions
 from container.tier_view import FixedMetadata, TierReader
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

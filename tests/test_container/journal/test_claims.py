@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from container.journal.journal import Journal
-from container.journal.options import JournalOptions
 from container.metadata.operations import AddTombstones, PutTopic
 from container.metadata.records import Tombstone, Topic
 from container.names.tier_objects import BOUNDARY_PREFIX, ClaimName
+from container.options import JournalOptions
 from provider.errors import Fenced
 from provider.object_store import Buffer
 from provider.ranges import ByteRange

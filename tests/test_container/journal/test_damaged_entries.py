@@ -6,11 +6,10 @@ import pytest
 
 from container.errors import NewerVersion
 from container.journal.frame import Frame, FrameKind, copy_in, decode_entry
-from container.journal.options import JournalOptions
 from container.journal.reader import JournalFollower, JournalReader, Loaded
 from container.journal.truncation import JournalCut, cut_journal, find_journal_cut
 from container.names.tier_objects import EntryName
-from container.steps.options import UpkeepOptions
+from container.options import JournalOptions, UpkeepOptions
 from provider.errors import Corrupt, Fenced
 from provider.testing.manual_clock import ManualClock, settle
 from tests.support.journal_run import mark, marked, own, own_with_upkeep, running

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader
 from container.journal.truncation import JournalCut, cut_journal, find_journal_cut
 from container.metadata.state import TierState
 from container.names.tier_objects import EntryName
+from container.options import JournalOptions
 from provider.errors import Corrupt
 from provider.testing.manual_clock import ManualClock
 from tests.support.journal_run import mark, marked, own, running

@@ -10,10 +10,10 @@ import pytest
 
 from container.journal.heartbeat import SIGNS_MAX, Heartbeat, Lease, OwnerWatch, Seen, last_sign
 from container.journal.journal import Journal
-from container.journal.options import JournalOptions
 from container.metadata.operations import PutTopic
 from container.metadata.records import Topic
 from container.names.tier_objects import OWNER_PREFIX, SignName
+from container.options import JournalOptions
 from provider.errors import Denied, Fenced, Unavailable
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore

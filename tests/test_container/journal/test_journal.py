@@ -9,12 +9,12 @@ import pytest
 
 from container.errors import Refused
 from container.journal.frame import Frame, FrameKind
-from container.journal.options import JournalOptions
 from container.metadata import operations as op
 from container.metadata.codec import decode_operations
 from container.metadata.records import Queue, Topic
 from container.names.queue_id import QueueId
 from container.names.tier_objects import BOUNDARY_PREFIX, JOURNAL_PREFIX, EntryName
+from container.options import JournalOptions
 from provider.errors import Closed, Corrupt, Denied, Fenced, Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock, settle

@@ -10,7 +10,6 @@ from random import Random
 import pytest
 
 from container.journal.entry_writer import EntryWriter, Outcome
-from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader
 from container.journal.snapshot import encode_snapshot
 from container.journal.truncation import DurableBoundary, plan_old_boundaries
@@ -24,7 +23,7 @@ from container.names.tier_objects import (
     BoundaryName,
     EntryName,
 )
-from container.steps.options import UpkeepOptions
+from container.options import JournalOptions, UpkeepOptions
 from provider.errors import Fenced, Unavailable
 from provider.object_store import Buffer, ObjectEntry
 from provider.ranges import ByteRange

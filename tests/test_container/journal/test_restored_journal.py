@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from container.journal.options import JournalOptions
 from container.journal.reader import JournalFollower, JournalReader
 from container.names.queue_id import QueueId
 from container.names.tier_objects import SNAPSHOT_PREFIX, EntryName, SnapshotName, parse_name
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import JournalOptions, TierOptions, UpkeepOptions
 from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchStatus

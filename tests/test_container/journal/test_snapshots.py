@@ -20,7 +20,7 @@ from container.metadata.records import Queue, Tombstone
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.tier_objects import BoundaryName, EntryName, parse_name
-from container.steps.options import UpkeepOptions
+from container.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.errors import Corrupt, Fenced, NotFound
 from provider.object_store import Buffer

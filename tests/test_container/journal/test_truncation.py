@@ -5,7 +5,7 @@ import asyncio
 from container.journal.journal import Journal
 from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone
-from container.steps.options import UpkeepOptions
+from container.options import UpkeepOptions
 from provider.testing.faulty import Fault, FaultyObjectStore
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore

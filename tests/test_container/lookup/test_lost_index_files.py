@@ -12,8 +12,7 @@ from container.metadata.records import QueueBasis
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.names.tier_objects import INDEX_PREFIX
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.tier_view import TierReader
 from provider.ranges import QueueOffset
 from tests.support.messages import TOPIC

@@ -4,8 +4,7 @@ from container.index.options import IndexOptions
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.names.queue_id import QueueId
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.tier_view import TierReader
 from provider.testing.faulty import FaultyObjectStore
 from tests.support.messages import TOPIC

@@ -9,9 +9,8 @@ from container.index.options import IndexOptions
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.names.tier_objects import INDEX_PREFIX
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.record.properties import java_hash
-from container.steps.options import UpkeepOptions
 from container.tier_view import TierReader
 from provider.posix.store import PosixStore
 from provider.ranges import ByteRange

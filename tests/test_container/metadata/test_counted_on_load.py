@@ -10,9 +10,8 @@ from container.metadata.codec import decode_state, state_pieces
 from container.metadata.operations import CountParts
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.queue.truncate import cut_queue
-from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from provider.ranges import QueueOffset
 from tests.support.messages import TOPIC

@@ -5,9 +5,8 @@ import pytest
 from container.metadata.objects import object_name
 from container.metadata.records import Extent, Gap, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.queue.positions import log_position, lost_bytes, object_ends
-from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from provider.ranges import ByteRange, QueueOffset
 from tests.support.messages import TOPIC

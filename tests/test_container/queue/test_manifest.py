@@ -9,8 +9,8 @@ from container.journal.journal import Journal
 from container.metadata.codec import state_pieces
 from container.metadata.records import Queue, Segment
 from container.names.queue_id import SegmentType
+from container.options import UpkeepOptions
 from container.queue.manifest import ManifestReader, plan_manifest
-from container.steps.options import UpkeepOptions
 from container.upkeep.upkeep import Upkeep
 from provider.errors import Corrupt
 from provider.testing.manual_clock import ManualClock, settle

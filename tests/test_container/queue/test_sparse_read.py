@@ -8,8 +8,7 @@ from random import Random
 import pytest
 
 from container.names.queue_id import QueueId, SegmentType
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.tier import Tier, TierIdentity
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.ranges import QueueOffset

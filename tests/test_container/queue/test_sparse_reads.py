@@ -5,9 +5,8 @@ from random import Random
 import pytest
 
 from container.names.queue_id import QueueId
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.queue.point_reads import READ_BYTES_MAX
-from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from provider.ranges import QueueOffset
 from provider.stores.packed_segments import PARTS_PREFIX

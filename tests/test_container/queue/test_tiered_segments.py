@@ -4,10 +4,9 @@ import pytest
 
 from container.metadata.records import CopyState
 from container.names.queue_id import SegmentType
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.queue.segments import TieredSegment, TieredSegments
 from container.record.unit import UNIT_BYTES
-from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_view import TierReader
 from provider.ranges import QueueOffset

@@ -7,9 +7,8 @@ from itertools import pairwise
 import pytest
 
 from container.metadata.records import Extent, Gap
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.queue.time_index import Boundary, TimeRules, TimeStretch, stretch_by_time
-from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher

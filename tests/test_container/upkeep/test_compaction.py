@@ -10,9 +10,8 @@ from container.index.options import IndexOptions
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.names.queue_id import QueueId
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.queue.repack_plan import is_compacted
-from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_view import TierReader
 from container.upkeep.compaction import CompactionLimits, plan_compaction

@@ -9,7 +9,7 @@ from container.metadata.records import Extent, Segment
 from container.move.offload_copies import copies_ahead, copy_bytes
 from container.move.offload_plan import Held
 from container.names.queue_id import QueueId, SegmentType
-from container.steps.options import UpkeepOptions
+from container.options import UpkeepOptions
 from provider.errors import Corrupt, StoreError, Unavailable
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import settle

@@ -11,8 +11,7 @@ from container.metadata.records import Tombstone
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.tier import Tier
 from container.upkeep.garbage import DROPPED, KIND, announcements, taken_up
 from provider.errors import Unavailable

@@ -6,8 +6,7 @@ from container.index.options import IndexOptions
 from container.lookup.collector import KeyCollector
 from container.lookup.coverage import Span
 from container.names.queue_id import QueueId
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 

@@ -18,8 +18,7 @@ from container.metadata.records import IndexFile, QueueBasis
 from container.names.queue_id import QueueId
 from container.names.rocketmq import index_name
 from container.names.tier_objects import INDEX_PREFIX, IndexBase
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.tier import Tier
 from container.tier_view import TierReader
 from container.upkeep.index_files import bare_expired

@@ -14,8 +14,7 @@ from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.names.tier_objects import INDEX_PREFIX
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.tier import Tier
 from container.tier_view import TierReader
 from container.upkeep.index_merge import MergeRules

@@ -10,9 +10,8 @@ from container.metadata.records import Tombstone
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.names.tier_objects import KeptName
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.record.unit import UNIT_BYTES
-from container.steps.options import UpkeepOptions
 from container.upkeep.garbage import sort_files
 from provider.object_store import Append, ObjectEntry
 from provider.ranges import QueueOffset

@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 
 from container.check.tier import check_tier
-from container.journal.options import JournalOptions
 from container.names.queue_id import QueueId, SegmentType
-from container.options import HOUR_MS, TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import HOUR_MS, JournalOptions, TierOptions, UpkeepOptions
 from container.tier import Tier
 from provider.errors import Unavailable
 from provider.ranges import QueueOffset

@@ -21,11 +21,10 @@ from container.move import repack
 from container.move.repack import RepackStep
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.queue.repack_plan import Run, runs_to_merge
 from container.queue.truncate import cut_queue
 from container.record.unit import UNIT_BYTES
-from container.steps.options import UpkeepOptions
 from container.tier import Tier
 from container.tier_view import TierReader
 from provider.errors import Unavailable

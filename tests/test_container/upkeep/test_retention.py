@@ -8,8 +8,7 @@ import pytest
 from container.metadata.operations import DropIndexFile, PutIndexFile
 from container.metadata.records import MADE_AGAIN_REASON, IndexFile
 from container.names.queue_id import QueueId, SegmentType
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchStatus

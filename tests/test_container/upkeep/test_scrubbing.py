@@ -6,8 +6,7 @@ import pytest
 
 from container.check.scrub import read_mark
 from container.names.queue_id import QueueId
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 

@@ -19,7 +19,7 @@ from container.names.tier_objects import (
     SnapshotName,
     parse_name,
 )
-from container.steps.options import UpkeepOptions
+from container.options import UpkeepOptions
 from container.steps.step import OwnedTier, Step
 from container.upkeep.garbage import announcements
 from container.upkeep.upkeep import Upkeep

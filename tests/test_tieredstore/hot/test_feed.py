@@ -4,8 +4,7 @@ import asyncio
 from pathlib import Path
 
 from container.names.queue_id import QueueId
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.options import DispatchOptions
 from dispatcher.ports import HotLog as HotLogPort

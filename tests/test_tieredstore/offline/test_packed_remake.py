@@ -12,14 +12,13 @@ import pytest
 
 from container.check.tier import check_tier
 from container.errors import Owned
-from container.journal.options import JournalOptions
 from container.names.queue_id import SegmentType
 from container.names.rocketmq import index_name
 from container.names.tier_objects import INDEX_PREFIX, IndexBase, SignName
+from container.options import JournalOptions, UpkeepOptions
 from container.record.layout import layout_of
 from container.record.unit import UNIT_BYTES
 from container.record.verification import walk_records
-from container.steps.options import UpkeepOptions
 from container.tier_view import TierReader
 from provider.clock import SystemClock
 from provider.errors import NotFound, Unavailable

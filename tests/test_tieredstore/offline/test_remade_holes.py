@@ -20,11 +20,11 @@ from container.names.tier_objects import (
     SNAPSHOT_PREFIX,
     IndexBase,
 )
+from container.options import UpkeepOptions
 from container.queue.positions import log_position, object_ends
 from container.queue.time_index import Boundary, TimeRules
 from container.record.layout import layout_of
 from container.record.verification import walk_records
-from container.steps.options import UpkeepOptions
 from container.tier_view import TierReader
 from provider.posix.store import PosixStore
 from tests.support.cli import invoke

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from container.options import TierOptions
-from container.steps.options import UpkeepOptions
+from container.options import TierOptions, UpkeepOptions
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.errors import Unavailable

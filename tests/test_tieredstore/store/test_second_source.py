@@ -15,10 +15,9 @@ import pytest
 
 from container.index.options import IndexOptions
 from container.names.queue_id import QueueId
-from container.options import TierOptions
+from container.options import TierOptions, UpkeepOptions
 from container.queue.time_index import Boundary
 from container.record.message import StoredMessage
-from container.steps.options import UpkeepOptions
 from fetcher.result import FetchStatus
 from provider.errors import StoreError, Unavailable
 from provider.ranges import QueueOffset

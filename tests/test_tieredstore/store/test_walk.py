@@ -24,9 +24,8 @@ from hypothesis.stateful import (
 
 from container.index.options import IndexOptions
 from container.names.queue_id import QueueId
-from container.options import HOUR_MS, TierOptions
+from container.options import HOUR_MS, TierOptions, UpkeepOptions
 from container.queue.time_index import Boundary
-from container.steps.options import UpkeepOptions
 from dispatcher.ports import HotQueue
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock

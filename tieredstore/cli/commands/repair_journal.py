@@ -6,9 +6,9 @@ from random import SystemRandom
 
 import click
 
-from container.journal.options import JournalOptions
 from container.journal.reader import JournalReader, Loaded
 from container.journal.truncation import JournalCut, cut_journal, find_journal_cut
+from container.options import JournalOptions
 from provider.clock import Clock, SystemClock
 from provider.errors import NotFound
 from provider.object_store import AppendingStore
