@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from container.steps.clock import HOLD_S, SteadyClock
+from container.upkeep.upkeep import HOLD_S, SteadyClock
 from provider.object_store import ObjectEntry
 from provider.testing.manual_clock import ManualClock
 from provider.testing.memory import MemoryStore
