@@ -22,7 +22,7 @@ from container.options import UpkeepOptions
 from container.queue.manifest import ManifestReader
 from container.queue.positions import begins_in_gap
 from container.record.checksum import crc32c
-from container.steps.step import ManifestWriter, OwnedTier
+from container.steps import ManifestWriter, OwnedTier
 from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.file_segments import FileSegments, SegmentSlice

@@ -21,7 +21,7 @@ from container.queue.repack_plan import (
     runs_to_merge,
 )
 from container.record.checksum import crc32c
-from container.steps.step import OwnedTier, Step, side_by_side
+from container.steps import OwnedTier, Step, side_by_side
 from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, OutOfRange, StoreError
 from provider.file_segments import FileSegments, Placement, SegmentSlice

@@ -26,8 +26,7 @@ from container.queue.repack_plan import (
     run_of,
     runs_to_compact,
 )
-from container.steps.deletion import plan_deletions
-from container.steps.step import OwnedTier, side_by_side
+from container.steps import OwnedTier, plan_deletions, side_by_side
 from container.upkeep.index_merge import IndexMergeStep, merge_rules, plan_all_merges
 from container.upkeep.tombstones import TombstoneStep
 from provider.errors import Closed, Fenced, StoreError

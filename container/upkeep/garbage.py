@@ -27,8 +27,14 @@ from container.names.rocketmq import (
 )
 from container.names.tier_objects import KEPT_PREFIX, MANIFEST_PREFIX
 from container.queue.manifest import ManifestReader
-from container.steps.deletion import NEVER_PUBLISHED, may_come_back, names_in_use, never_published
-from container.steps.step import OwnedTier, Step
+from container.steps import (
+    NEVER_PUBLISHED,
+    OwnedTier,
+    Step,
+    may_come_back,
+    names_in_use,
+    never_published,
+)
 from container.upkeep.snapshots import SnapshotStep
 from provider.errors import (
     AlreadyExists,

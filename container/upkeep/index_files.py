@@ -30,7 +30,7 @@ from container.queue.manifest import ManifestReader
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.checksum import crc32c
 from container.record.unit import UNIT_BYTES, consecutive
-from container.steps.step import QUEUES_PER_TURN, OwnedTier, Step
+from container.steps import QUEUES_PER_TURN, OwnedTier, Step
 from container.upkeep.retention import EXPIRED
 from provider.errors import AlreadyExists, Corrupt, Denied, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset

@@ -16,7 +16,7 @@ from container.metadata.coverage_rows import CoverageRows
 from container.metadata.operations import AddTombstones, DropIndexFile, Operation, PutIndexFile
 from container.metadata.records import Coverage, CoverageRow, IndexFile
 from container.options import HOUR_MS, UpkeepOptions
-from container.steps.step import QUEUES_PER_TURN, OwnedTier, Step
+from container.steps import QUEUES_PER_TURN, OwnedTier, Step
 from container.upkeep.index_files import IndexBuilding, IndexWriter
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError
 from provider.ranges import QueueOffset

@@ -28,7 +28,7 @@ from container.move.offload_plan import (
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.options import HOUR_MS, UpkeepOptions
 from container.queue.manifest import ManifestReader
-from container.steps.step import QUEUES_PER_TURN, DueQueues, OwnedTier, Step
+from container.steps import QUEUES_PER_TURN, DueQueues, OwnedTier, Step
 from container.upkeep.garbage import OffloadedParts
 from container.upkeep.retention import retention_ms
 from provider.errors import StoreError

@@ -18,7 +18,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.options import HOUR_MS, UpkeepOptions
 from container.queue.manifest import MANIFEST_SEGMENTS_MAX, ManifestReader
 from container.queue.truncate import HeadTrim, is_rolled, oldest_segments, plan_trim, roll
-from container.steps.step import QUEUES_PER_TURN, DueQueues, ManifestWriter, OwnedTier, Step
+from container.steps import QUEUES_PER_TURN, DueQueues, ManifestWriter, OwnedTier, Step
 
 _Oldest = tuple[int, QueueId, Segment, AsyncIterator[Segment]]
 """Newest time of a queue's oldest segment, the queue, this segment, and those after it."""

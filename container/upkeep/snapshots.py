@@ -19,7 +19,7 @@ from container.metadata.state import StateChange
 from container.names.queue_id import QueueId
 from container.names.tier_objects import SnapshotName
 from container.queue.manifest import ManifestPlan, ManifestReader, plan_manifest
-from container.steps.step import QUEUES_PER_TURN, ManifestWriter, OwnedTier, Step
+from container.steps import QUEUES_PER_TURN, ManifestWriter, OwnedTier, Step
 from provider.errors import Corrupt
 
 

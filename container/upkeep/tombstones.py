@@ -31,14 +31,15 @@ from container.move.offload_copies import OFFLOADED
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import parse_segment_name
 from container.queue.manifest import ManifestReader
-from container.steps.deletion import (
+from container.steps import (
     NEVER_PUBLISHED,
     Deletions,
+    OwnedTier,
+    Step,
     failed_again,
     plan_deletions,
     still_due,
 )
-from container.steps.step import OwnedTier, Step
 from container.upkeep.garbage import DROPPED, KIND, attempt_of
 from provider.clock import Clock
 from provider.errors import Closed, Fenced, StoreError, Unavailable

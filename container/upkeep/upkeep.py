@@ -14,7 +14,7 @@ from container.lookup.collector import KeyCollector
 from container.metadata.state import StateChange
 from container.move.repack import RepackStep
 from container.options import TierOptions, UpkeepOptions
-from container.steps.step import OwnedTier, PendingDeletions, Step
+from container.steps import OwnedTier, PendingDeletions, Step
 from container.tier_view import TierView
 from container.upkeep.compaction import Compaction, CompactionLimits, OnProgress
 from container.upkeep.garbage import (

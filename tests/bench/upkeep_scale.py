@@ -44,7 +44,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions, UpkeepOptions
 from container.queue.commit_plan import CommitKeys
 from container.queue.manifest import MANIFEST_SEGMENTS_MAX, name_manifest, write_manifest
-from container.steps.step import OwnedTier
+from container.steps import OwnedTier
 from container.upkeep.garbage import FirstFilesStep, OffloadedParts
 from container.upkeep.index_files import IndexBuilding, IndexExpiryStep, IndexStep
 from container.upkeep.index_merge import IndexMergeStep

@@ -37,8 +37,7 @@ from container.journal.reader import JournalReader
 from container.metadata import queue_changes
 from container.move import offload_copies
 from container.names.queue_id import QueueId
-from container.steps.deletion import plan_deletions
-from container.steps.step import OwnedTier
+from container.steps import OwnedTier, plan_deletions
 from container.upkeep import garbage, tombstones
 from container.upkeep.garbage import OrphanStep, PartsStep
 from container.upkeep.tombstones import TombstoneStep

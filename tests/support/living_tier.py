@@ -13,7 +13,7 @@ from click.testing import Result
 
 from container.move.repack import RepackStep
 from container.options import HOUR_MS
-from container.steps.step import OwnedTier
+from container.steps import OwnedTier
 from container.tier import Tier
 from container.tier_view import TierReader
 from container.upkeep.retention import RetentionStep

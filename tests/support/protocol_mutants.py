@@ -23,7 +23,7 @@ from container.move import repack
 from container.move.repack import Repacker
 from container.names.tier_objects import EntryName, SnapshotName
 from container.queue.commit_plan import CommitPlan
-from container.steps.step import OwnedTier
+from container.steps import OwnedTier
 from container.tier import Tier
 from container.upkeep import retention
 from container.upkeep.garbage import PartsStep

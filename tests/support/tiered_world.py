@@ -10,7 +10,7 @@ from typing import Any
 from container.index.options import IndexOptions
 from container.names.queue_id import QueueId
 from container.options import TierOptions, UpkeepOptions
-from container.steps.step import OwnedTier
+from container.steps import OwnedTier
 from container.tier import Tier, TierIdentity
 from container.upkeep.retention import RetentionStep
 from provider.clock import Clock, SystemClock

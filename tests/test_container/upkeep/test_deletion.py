@@ -14,7 +14,7 @@ from container.metadata.state import TierState
 from container.names.queue_id import SegmentType
 from container.names.rocketmq import segment_name
 from container.options import UpkeepOptions
-from container.steps.deletion import may_come_back, names_in_use, plan_deletions, still_due
+from container.steps import may_come_back, names_in_use, plan_deletions, still_due
 from container.upkeep.tombstones import DELETED
 from provider.errors import Unavailable
 from provider.ranges import QueueOffset

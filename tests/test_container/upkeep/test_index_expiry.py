@@ -14,7 +14,7 @@ from container.names.queue_id import QueueId
 from container.names.rocketmq import index_name
 from container.names.tier_objects import IndexBase
 from container.options import UpkeepOptions
-from container.steps.step import OwnedTier
+from container.steps import OwnedTier
 from container.upkeep import index_files
 from container.upkeep.index_files import IndexExpiryStep
 from provider.ranges import QueueOffset

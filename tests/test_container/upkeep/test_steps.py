@@ -20,7 +20,7 @@ from container.names.tier_objects import (
     parse_name,
 )
 from container.options import UpkeepOptions
-from container.steps.step import OwnedTier, Step
+from container.steps import OwnedTier, Step
 from container.upkeep.garbage import announcements
 from container.upkeep.upkeep import Upkeep
 from provider.errors import Denied, Unavailable
