@@ -1,5 +1,6 @@
-"""Errors of the layers above the storage. Each begins with the action that it requires."""
+"""Errors of the layers above the storage, with the action that each requires, and findings."""
 
+from dataclasses import dataclass
 from typing import Self
 
 from provider.errors import Denied, NotFound, OutOfRange, StoreError
@@ -41,3 +42,17 @@ class BytesMissing(NotFound):
     def of(cls, error: OutOfRange) -> Self:
         """Convert the error of a storage whose object is missing, or shorter than published."""
         return cls(f"published bytes are missing: {error.reason}", error.path, error.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Single defect found by a check."""
+
+    finding: str
+    """Short, stable name of the kind of damage, such as `checksum`."""
+    path: str
+    """Object or queue that it concerns."""
+    position: int
+    """Byte in the object, or queue offset if the path is a queue's."""
+    detail: str
+    """Sentence with the values."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tieredstore
-from container.check.finding import Finding
+from container.errors import Finding
 from tieredstore.message import Message
 from tieredstore.reader.arrow import RecordBatchReader, import_arrow
 from tieredstore.reader.cursor import Moment, OnDamage, OnGap, Wanted

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 
 import numpy as np
 
-from container.check.finding import Finding
+from container.errors import Finding
 from container.index.layout import (
     END_MAGIC,
     SECOND_MS,

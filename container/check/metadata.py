@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import pairwise
 
-from container.check.finding import Finding
-from container.errors import NewerVersion
+from container.errors import Finding, NewerVersion
 from container.journal.frame import Frame, FrameKind, copy_in, decode_entry
 from container.journal.snapshot import decode_snapshot
 from container.metadata.moves import home_of, mark_name

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from container.check.finding import Finding
+from container.errors import Finding
 from container.metadata.objects import object_name, object_names
 from container.metadata.records import Extent, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import orjson
 
-from container.check.finding import Finding
 from container.check.index_files import check_index_file
 from container.check.metadata import ask_for_second_store, check_parts, listed_objects
 from container.check.queue import FlatStream, check_extents, check_joins, grown
@@ -18,6 +17,7 @@ from container.check.tier import (
     is_metadata,
     published_names,
 )
+from container.errors import Finding
 from container.metadata.objects import object_name
 from container.metadata.records import Queue, Segment
 from container.metadata.state import TierState

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from container.check.finding import Finding
 from container.check.index_files import check_index_files, is_for_a_broker
 from container.check.metadata import (
     check_journal,
@@ -13,6 +12,7 @@ from container.check.metadata import (
     unused_objects,
 )
 from container.check.queue import still_stands, verify_queue
+from container.errors import Finding
 from container.metadata.objects import object_name, object_names
 from container.metadata.records import Queue
 from container.metadata.state import TierState

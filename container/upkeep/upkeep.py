@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Self
 
-from container.check.finding import Finding
 from container.check.scrub import Scrubber, read_mark, write_mark
+from container.errors import Finding
 from container.journal.journal import Journal
 from container.lookup.collector import KeyCollector
 from container.metadata.state import StateChange

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from container.check.finding import Finding
 from container.check.tier import check_tier
+from container.errors import Finding
 from container.journal.reader import JournalReader
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from container.check.finding import Finding
 from container.check.tier import check_tier
+from container.errors import Finding
 from container.tier_view import TierReader
 from provider.errors import NotFound, StoreError
 from provider.object_store import ObjectStore

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from container.check.finding import Finding
 from container.check.tier import check_tier
+from container.errors import Finding
 from container.index.layout import KeyItems
 from container.index.sealed import OpenIndex
 from container.lookup.find import KnownCoverage, OpenFileItems, find_messages

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from container.check.finding import Finding
 from container.check.tier import check_tier
+from container.errors import Finding
 from container.metadata.objects import object_name
 from container.names.queue_id import SegmentType
 from container.options import TierOptions, UpkeepOptions

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.check.finding import Finding
 from container.check.queue import RecordCheck
+from container.errors import Finding
 from container.names.queue_id import QueueId
 from container.record.batch import encode_units
 from container.record.body import BODY_BYTES_MAX, CompressionType, compress

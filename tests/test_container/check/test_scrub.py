@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from container.check.finding import Finding
 from container.check.scrub import (
     Scrubber,
     ScrubMark,
@@ -15,6 +14,7 @@ from container.check.scrub import (
     write_mark,
 )
 from container.check.tier import check_tier, published_names
+from container.errors import Finding
 from container.names.queue_id import QueueId
 from container.names.tier_objects import ScrubName
 from container.options import TierOptions, UpkeepOptions

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from container.check.finding import Finding
+from container.errors import Finding
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.message_printer import Origin
 from tieredstore.cli.output import bytes_bar, write_json

@@ -13,9 +13,8 @@ from typing import Any
 import orjson
 from anyio.from_thread import start_blocking_portal
 
-from container.check.finding import Finding
 from container.check.queue import still_stands
-from container.errors import BytesMissing
+from container.errors import BytesMissing, Finding
 from container.metadata.records import IndexFile, Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType

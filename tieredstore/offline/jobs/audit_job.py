@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from container.check.finding import Finding
+from container.errors import Finding
 from container.index.layout import KeyItems
 from container.index.sealed import SealedIndex, native_items, sealed_rows, stored_seconds
 from container.metadata.records import IndexFile

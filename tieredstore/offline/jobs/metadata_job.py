@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from container.check.finding import Finding
+from container.errors import Finding
 from container.metadata.operations import Operation, PutIndexFile, PutQueue, PutTopic
 from container.metadata.records import Queue, Topic
 from container.names.queue_id import QueueId, SegmentType

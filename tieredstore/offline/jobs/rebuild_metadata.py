@@ -13,7 +13,7 @@ from typing import NamedTuple
 import orjson
 from anyio.from_thread import start_blocking_portal
 
-from container.check.finding import Finding
+from container.errors import Finding
 from container.java.metadata import KnownOffsets
 from container.metadata.objects import references_of
 from container.metadata.operations import AddTombstones, Operation, PutIndexFile, PutQueue

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from container.check.finding import Finding
-from container.errors import BytesMissing
+from container.errors import BytesMissing, Finding
 from container.metadata.objects import object_name
 from container.metadata.records import Extent, IndexFile, Segment
 from container.metadata.state import TierState

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from container.check.finding import Finding
+from container.errors import Finding
 from container.names.queue_id import QueueId
 
 

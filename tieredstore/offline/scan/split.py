@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from container.check.finding import Finding
+from container.errors import Finding
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
