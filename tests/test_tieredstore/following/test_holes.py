@@ -18,9 +18,8 @@ from tests.support.followed import bodies, broker, clock, follow, logs, poll_lat
 from tieredstore.following.directory.layout import scan_run
 from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
-from tieredstore.following.log.made_files import MADE_BYTES_MAX, RebuildBudget
 from tieredstore.following.log.mapped_files import MappedFiles
-from tieredstore.following.queues.files import ConsumeQueueFiles
+from tieredstore.following.queues.files import MADE_BYTES_MAX, ConsumeQueueFiles, RebuildBudget
 from tieredstore.following.queues.tail import ConsumeQueueTail, PollTime
 
 __all__ = ["broker", "clock", "logs"]  # fixtures

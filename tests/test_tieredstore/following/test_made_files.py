@@ -9,8 +9,8 @@ from container.record.unit import FILLER_SIZE, UNIT_DTYPE, ConsumeQueueUnit
 from tests.support.fake_broker import FakeBroker
 from tieredstore.following.directory.layout import scan_run
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
-from tieredstore.following.log.made_files import Hole, MadeFiles, RebuildBudget
 from tieredstore.following.log.mapped_files import MappedFiles
+from tieredstore.following.queues.files import Hole, MadeFiles, RebuildBudget
 
 A0 = QueueId("A", 0)
 FILE_BYTES = 400

@@ -16,7 +16,6 @@ from provider.ranges import QueueOffset
 from tieredstore.following.directory.queues import DirectoryWatch, FoundQueues, QueueDirectories
 from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.followed_log import FollowedLog
-from tieredstore.following.log.made_files import RebuildBudget
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.queues.deletions import (
     Deletions,
@@ -24,7 +23,7 @@ from tieredstore.following.queues.deletions import (
     beyond_sentences,
     deletion_sentence,
 )
-from tieredstore.following.queues.files import ConsumeQueueFiles
+from tieredstore.following.queues.files import ConsumeQueueFiles, RebuildBudget
 from tieredstore.following.queues.pinned_units import Floors, QueueNeed, first_needed
 from tieredstore.following.queues.poll_schedule import QueueWatermarks
 from tieredstore.following.queues.readers import QueueReaders
