@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from container.record.header import Host
 from tieredstore.config.building import Setting, build
 from tieredstore.config.sources import ConfigError
-from tieredstore.following.directory.log_directories import SEPARATOR
+from tieredstore.following.directory.layout import SEPARATOR
 from tieredstore.hot.options import HotWriteOptions, RetentionOptions
 
 ADDRESS, PORT = "brokerIP1", "listenPort"

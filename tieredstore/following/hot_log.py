@@ -19,8 +19,7 @@ from provider.errors import Closed, Corrupt, Denied, NotFound, OutOfRange, Store
 from provider.names import is_there
 from provider.posix.files import BufferPool
 from provider.ranges import QueueOffset
-from tieredstore.following.directory.layout import has_rocksdb_queues
-from tieredstore.following.directory.log_directories import open_layout
+from tieredstore.following.directory.layout import has_rocksdb_queues, open_layout
 from tieredstore.following.directory.queues import QueueDirectories
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.confirmation import confirmed_now

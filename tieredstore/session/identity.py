@@ -25,8 +25,7 @@ from provider.posix.files import posix_errors, sync_directory
 from tieredstore.config.effective import Config, Setting
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
-from tieredstore.following.directory.layout import TOPICS, StoreNames, read_store_names
-from tieredstore.following.directory.log_directories import split_paths
+from tieredstore.following.directory.layout import TOPICS, StoreNames, read_store_names, split_paths
 from tieredstore.hot.log.directory import IDENTITY, StoreIdentity, read_identity, write_identity
 from tieredstore.session.places import directory_of, first_with_objects, names_below
 

@@ -40,8 +40,9 @@ from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.prices import PriceTable
 from tieredstore.config.second_store import refuse_linked_stores, second_location
 from tieredstore.config.sources import ConfigError
-from tieredstore.following.directory.layout import COMMIT_LOG, CONSUME_QUEUE
-from tieredstore.following.directory.log_directories import (
+from tieredstore.following.directory.layout import (
+    COMMIT_LOG,
+    CONSUME_QUEUE,
     SEPARATOR,
     commit_log_directories,
     split_paths,

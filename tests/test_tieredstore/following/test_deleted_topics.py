@@ -16,7 +16,7 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, follow, logs, poll_later
 from tests.support.pinned import follow_pinned, pinned, read, write
-from tieredstore.following.directory.log_directories import open_layout
+from tieredstore.following.directory.layout import open_layout
 from tieredstore.following.directory.queues import QueueDirectories
 from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.log.followed_log import FollowedLog

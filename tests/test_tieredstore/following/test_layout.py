@@ -9,8 +9,7 @@ from container.names.queue_id import QueueId
 from dispatcher.ports import HotQueueState
 from dispatcher.topic_filter import TopicFilter
 from tests.support.fake_broker import FakeBroker
-from tieredstore.following.directory.layout import NotAStore, scan_run
-from tieredstore.following.directory.log_directories import open_layout
+from tieredstore.following.directory.layout import NotAStore, open_layout, scan_run
 from tieredstore.following.hot_log import StoreScan
 from tieredstore.following.options import HotLogOptions
 

@@ -11,8 +11,8 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import bodies, clock, follow, logs, poll_later
 from tests.support.pinned import read
-from tieredstore.following.directory.layout import NotAStore
-from tieredstore.following.directory.log_directories import (
+from tieredstore.following.directory.layout import (
+    NotAStore,
     commit_log_directories,
     open_layout,
     split_paths,

@@ -16,7 +16,7 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.hot_store import appender_at
 from tests.support.restored import OPTIONS, A, broker, files, restored, small_groups, tier
 from tieredstore.config.sources import ConfigError
-from tieredstore.following.directory.log_directories import open_layout
+from tieredstore.following.directory.layout import open_layout
 from tieredstore.following.options import HotLogOptions
 from tieredstore.offline.jobs import restore_store as job
 from tieredstore.offline.jobs.engine import OneProcess, Piece

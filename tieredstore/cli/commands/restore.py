@@ -17,8 +17,7 @@ from tieredstore.cli.output import bytes_progress, write_json, write_table
 from tieredstore.cli.reading import MOMENT, TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
-from tieredstore.following.directory.layout import COMMIT_LOG
-from tieredstore.following.directory.log_directories import commit_log_directories
+from tieredstore.following.directory.layout import COMMIT_LOG, commit_log_directories
 from tieredstore.hot.log.topics import parse_topics
 from tieredstore.metrics.summary import counted
 from tieredstore.serve.options import ServeOptions

@@ -7,8 +7,13 @@ from typing import NamedTuple
 from container.record.layout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, BlankRecord
 from provider.errors import Corrupt, Denied, NotFound, StoreError, Unavailable
 from tieredstore.following.directory.identity import LogIdentity
-from tieredstore.following.directory.layout import FileRun, odd_entries, odd_files, scan_runs
-from tieredstore.following.directory.log_directories import split_paths
+from tieredstore.following.directory.layout import (
+    FileRun,
+    odd_entries,
+    odd_files,
+    scan_runs,
+    split_paths,
+)
 from tieredstore.following.directory.pins import Pins
 from tieredstore.following.directory.queues import DirectoryWatch
 from tieredstore.following.file_errors import is_of_the_process, translated
