@@ -12,10 +12,27 @@ from typing import Any, cast
 import orjson
 
 from container.names.rocketmq import local_file_name, parse_local_file_name
-from provider.errors import Denied, Unavailable
+from provider.errors import Denied, NotFound, StoreError, Unavailable
 from provider.names import is_directory, is_regular_file, is_there
-from tieredstore.following.file_errors import is_of_the_process, translated
 from tieredstore.following.options import HotLogOptions
+
+_OF_THE_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+def translated(error: OSError, path: Path) -> StoreError:
+    """Translate an operating system error about a file of the hot log."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return NotFound("the broker deleted it meanwhile", str(path))
+    if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        return Denied(f"not allowed: {error.strerror}", str(path))
+    return Unavailable(f"cannot be read now: {error.strerror}", str(path))
+
+
+def is_of_the_process(error: StoreError) -> bool:
+    """Whether an error is the process's, so that other files cannot be read now, either."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _OF_THE_PROCESS
+
 
 TOPICS = os.path.join("config", "topics.json")  # noqa: PTH118 - a relative name for people, too
 BROKER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"

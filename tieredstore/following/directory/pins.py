@@ -14,8 +14,7 @@ from pathlib import Path
 from container.names.rocketmq import parse_local_file_name
 from provider.errors import Denied, Unavailable
 from provider.names import is_there
-from tieredstore.following.directory.layout import FileRun
-from tieredstore.following.file_errors import translated
+from tieredstore.following.directory.layout import FileRun, translated
 
 PINS = "commitlog"
 

@@ -13,10 +13,10 @@ from tieredstore.following.directory.layout import (
     BATCH_CONSUME_QUEUE,
     StoreLayout,
     directories_in,
+    is_of_the_process,
     read_topic_attributes,
     refused_topics,
 )
-from tieredstore.following.file_errors import is_of_the_process
 
 SETTLED_NS = 10_000_000_000
 """Age in nanoseconds of a directory's times from which on a later change must alter them: it cannot

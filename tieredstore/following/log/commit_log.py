@@ -16,8 +16,7 @@ from container.record.header import RecordHeader, locate_parts
 from container.record.properties import TAGS, decode_properties, tag_hash
 from container.record.unit import ConsumeQueueUnit
 from provider.errors import Corrupt, OutOfRange, StoreError
-from tieredstore.following.directory.layout import FileRun
-from tieredstore.following.file_errors import translated
+from tieredstore.following.directory.layout import FileRun, translated
 from tieredstore.following.log.mapped_files import MappedFiles, Places
 
 FILES_OPEN_MAX = 8

@@ -15,8 +15,12 @@ from typing import NamedTuple
 
 from provider.errors import Corrupt, NotFound
 from provider.names import is_there
-from tieredstore.following.directory.layout import CONFIRM_OFFSET_AT, StoreLayout, scan_runs
-from tieredstore.following.file_errors import translated
+from tieredstore.following.directory.layout import (
+    CONFIRM_OFFSET_AT,
+    StoreLayout,
+    scan_runs,
+    translated,
+)
 from tieredstore.following.log.mapped_files import MappedFiles
 
 _INT64 = Struct(">q")

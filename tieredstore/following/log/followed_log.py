@@ -9,14 +9,15 @@ from provider.errors import Corrupt, Denied, NotFound, StoreError, Unavailable
 from tieredstore.following.directory.identity import LogIdentity
 from tieredstore.following.directory.layout import (
     FileRun,
+    is_of_the_process,
     odd_entries,
     odd_files,
     scan_runs,
     split_paths,
+    translated,
 )
 from tieredstore.following.directory.pins import Pins
 from tieredstore.following.directory.queues import DirectoryWatch
-from tieredstore.following.file_errors import is_of_the_process, translated
 from tieredstore.following.log.commit_log import CommitLogFiles, CommitLogTable, table_of
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.options import HotLogOptions

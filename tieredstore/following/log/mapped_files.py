@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from provider.errors import Corrupt
-from tieredstore.following.file_errors import translated
+from tieredstore.following.directory.layout import translated
 
 PLACES_A_CALL_MAX = 1024
 """IOV_MAX of linux/uio.h: a call with more places is refused."""

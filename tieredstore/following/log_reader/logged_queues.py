@@ -16,11 +16,11 @@ from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, U
 from provider.ranges import QueueOffset
 from tieredstore.following.directory.layout import (
     StoreLayout,
+    is_of_the_process,
     read_topic_attributes,
     refused_topics,
 )
 from tieredstore.following.directory.queues import DirectoryWatch, FoundQueues, refuse_name
-from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.record_units import QueueRun, join_neighbours

@@ -18,8 +18,8 @@ from dispatcher.ports import HotQueue, HotQueueState
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.names import is_there
 from provider.ranges import QueueOffset
+from tieredstore.following.directory.layout import is_of_the_process
 from tieredstore.following.directory.queues import DirectoryWatch, FoundQueues, QueueDirectories
-from tieredstore.following.file_errors import is_of_the_process
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.mapped_files import MappedFiles

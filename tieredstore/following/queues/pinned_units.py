@@ -11,7 +11,7 @@ from container.names.queue_id import QueueId
 from container.record.unit import Units, consecutive
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
-from tieredstore.following.file_errors import is_of_the_process
+from tieredstore.following.directory.layout import is_of_the_process
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.record_units import has_begun_later, units_in
 from tieredstore.following.queues.files import ConsumeQueueFiles
