@@ -24,7 +24,7 @@ from tieredstore.following.directory.queues import DirectoryWatch, FoundQueues, 
 from tieredstore.following.log.commit_log import CommitLogFiles
 from tieredstore.following.log.followed_log import FollowedLog
 from tieredstore.following.log.record_units import QueueRun, join_neighbours
-from tieredstore.following.log_reader.log_scan import FollowScan, Remembered
+from tieredstore.following.log_reader.log_scan import FollowScan, Remembered, UnconfirmedScan
 from tieredstore.following.log_reader.logged_queue import (
     Begin,
     Beginnings,
@@ -32,7 +32,6 @@ from tieredstore.following.log_reader.logged_queue import (
     Taken,
     units_before,
 )
-from tieredstore.following.log_reader.unconfirmed import UnconfirmedScan
 from tieredstore.following.log_reader.unit_spill import WaitingUnits
 from tieredstore.following.queues.poll_schedule import QueueWatermarks
 from tieredstore.following.queues.tail import UNCONFIRMED, Doubt, PollTime, judge_report
