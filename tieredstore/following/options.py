@@ -129,7 +129,7 @@ class HotLogOptions:
 
         A thread's share is `round_bytes_max x 5 / 4`: the round that it reads, in memory of its
         size class. Not included: units rebuilt for missing ConsumeQueue files
-        (`made_files.MADE_BYTES_MAX`), those of the two CommitLog files read last for queues whose
+        (`files.MADE_BYTES_MAX`), those of the two CommitLog files read last for queues whose
         files the broker deleted (`pinned_units.FILES_KEPT_MAX`), and the window that they are
         derived from. Nor does it include the needs of a store without ConsumeQueue files:
         `unit_spill.CACHE_BYTES_MAX`, some 50 MB during long reads, and 2 kB for each queue.

@@ -1,4 +1,4 @@
-"""Store directory of a broker: layout, queues, identity of its CommitLog, pins.
+"""Store directory of a broker: layout, queues, pins.
 
 Begin with `layout.py`.
 """

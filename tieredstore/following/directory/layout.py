@@ -1,4 +1,4 @@
-"""Layout of a store directory: its kind, foreign files, topics, tierable queues."""
+"""Layout of a store directory: kind, CommitLog directories, foreign files, topics, file errors."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""CommitLog of a followed store: files, pins, identity, and its growing tail."""
+"""CommitLog of a followed store: identity, files, pins, and its growing tail."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""ConsumeQueue of a broker: units over its files, foreign files reported once."""
+"""ConsumeQueue of a broker: units over its files, and rebuilt ones where files are missing."""
 
 from collections.abc import Callable, Iterator, KeysView
 from dataclasses import dataclass, replace
