@@ -28,8 +28,7 @@ from tieredstore.reader.arrow_columns import (
     body_texts,
     gathered,
 )
-from tieredstore.reader.cursor import OnDamage, Wanted
-from tieredstore.reader.topic import CursorOf
+from tieredstore.reader.cursor import CursorOf, OnDamage, Wanted
 
 # pyarrow ships no types; what the other modules take from here is given one.
 

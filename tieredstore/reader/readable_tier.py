@@ -55,8 +55,17 @@ from tieredstore.config.effective import Config
 from tieredstore.message import Message
 from tieredstore.metrics.summary import QueueSummaries, QueueSummary, absence_text, topics_html
 from tieredstore.reader.arrow import RecordBatch, Schema, import_arrow
-from tieredstore.reader.cursor import Moment, OnDamage, OnGap, QueueCursor, Wanted, moment_ms
-from tieredstore.reader.topic import by_store_time, one_by_one, queue_by_queue
+from tieredstore.reader.cursor import (
+    Moment,
+    OnDamage,
+    OnGap,
+    QueueCursor,
+    Wanted,
+    by_store_time,
+    moment_ms,
+    one_by_one,
+    queue_by_queue,
+)
 from tieredstore.session.places import directory_of, local_directory
 from tieredstore.session.reader import AS_ARGUMENTS, existing_tier, open_reader, read_bytes
 
