@@ -22,7 +22,7 @@ from tieredstore.offline.spark.conversion import ToSpark
 from tieredstore.offline.spark.options import stream_options
 from tieredstore.offline.spark.stream_offsets import MissingMessages, Offsets
 from tieredstore.offline.spark.stream_reader import MessageStreamReader
-from tieredstore.reader.moment import parse_moment
+from tieredstore.reader.cursor import parse_moment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from provider.options import DiskCacheOptions
 from tieredstore.cli.failures import damage_texts, explain, served_in_part
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, WholeNumber
 from tieredstore.config.effective import Config
-from tieredstore.reader.moment import parse_moment
+from tieredstore.reader.cursor import parse_moment
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.session.reader import existing_tier, existing_tiers
 from tieredstore.texts import printable

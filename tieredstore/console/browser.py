@@ -9,8 +9,7 @@ from provider.clock import Clock
 from provider.errors import Corrupt
 from tieredstore.message import Message
 from tieredstore.metrics.summary import QueueSummary
-from tieredstore.reader.cursor import messages_of
-from tieredstore.reader.moment import parse_moment
+from tieredstore.reader.cursor import messages_of, parse_moment
 from tieredstore.reader.readable_tier import ReadableTier
 
 ROWS = 50

@@ -13,7 +13,7 @@ from container.record.body import CompressionType
 from container.record.layout import COMPRESSED
 from tests.support.cli import COMMAND, invoke
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
-from tieredstore.reader.moment import parse_moment
+from tieredstore.reader.cursor import parse_moment
 
 QUEUES, MESSAGES = 3, 8
 LONG = "order-1984 " + "x" * 300

@@ -8,7 +8,7 @@ from container.queue.time_index import Boundary, TimeRules
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
 from tieredstore.cli.output import write_json
 from tieredstore.cli.reading import MOMENT, QUEUE, TOPIC, java_metadata_option, with_tier
-from tieredstore.reader.moment import is_span
+from tieredstore.reader.cursor import is_span
 from tieredstore.reader.readable_tier import ReadableTier
 
 

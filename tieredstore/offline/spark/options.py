@@ -26,7 +26,7 @@ from tieredstore.offline.spark.stream_offsets import (
 )
 from tieredstore.offline.writing.appending import StagedWrite
 from tieredstore.offline.writing.ledger import DIRECTORY, STAGED, WRITE_ID
-from tieredstore.reader.moment import is_span, parse_moment
+from tieredstore.reader.cursor import is_span, parse_moment
 
 FORMAT: Final = "tieredstore"
 KEPT_PLAN: Final = "keptPlan"
