@@ -31,11 +31,15 @@ from tieredstore.metrics.summary import Loss, TopicSummary
 from tieredstore.session.identity import memory_of_follower, refuse_unnamed
 from tieredstore.session.owner import open_hot_log, open_owner
 from tieredstore.session.places import directory_of, local_directory
-from tieredstore.session.replay_position import FollowedMemory
 from tieredstore.session.report import Reporter, log_owned, log_start
 from tieredstore.session.takeover import refuse_living_owner
-from tieredstore.session.tiering import TieringWatch, dispatcher_of, owner_tasks
-from tieredstore.session.topic_retention import topic_values
+from tieredstore.session.tiering import (
+    FollowedMemory,
+    TieringWatch,
+    dispatcher_of,
+    owner_tasks,
+    topic_values,
+)
 
 SETTLING_LOOKS = 3
 """Polls of `drain` for units that do not count yet."""

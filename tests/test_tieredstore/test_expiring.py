@@ -11,7 +11,7 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.patience import Patience, until
 from tieredstore.config.effective import Config
 from tieredstore.follower import Follower
-from tieredstore.session.topic_retention import hours_of
+from tieredstore.session.tiering import hours_of
 
 QUICK = {"tieredStoreDeleteFileInterval": 100, "tieredStoreJournalGraceTime": 0}
 

@@ -51,8 +51,7 @@ from tieredstore.session.identity import (
 from tieredstore.session.owner import open_owner, refuse_overlap
 from tieredstore.session.reader import open_reader
 from tieredstore.session.takeover import refuse_living_owner
-from tieredstore.session.tiering import TieringWatch, dispatcher_of, owner_tasks
-from tieredstore.session.topic_retention import OwnTopicValues
+from tieredstore.session.tiering import OwnTopicValues, TieringWatch, dispatcher_of, owner_tasks
 from tieredstore.store.levels import Span
 
 LOGGER = logging.getLogger("tieredstore.store")

@@ -21,7 +21,7 @@ from tests.support.restored import (
     topics_of,
 )
 from tieredstore.offline.jobs.restore_store import Wanted, group_offsets
-from tieredstore.session.topic_retention import topic_values
+from tieredstore.session.tiering import topic_values
 
 __all__ = ["broker", "small_groups", "tier"]  # fixtures
 

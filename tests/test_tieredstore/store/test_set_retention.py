@@ -15,7 +15,7 @@ from tests.support.hot_store import SMALL, appender_at, new_message, put
 from tieredstore import LocalMessageStore, NewMessage
 from tieredstore.cli.main import cli
 from tieredstore.hot.log.topics import ConfirmedTime
-from tieredstore.session.topic_retention import kept_hours, topic_values
+from tieredstore.session.tiering import kept_hours, topic_values
 from tieredstore.store.plugins import PluggedStore
 from tieredstore.store.tiered import TieredMessageStore
 
