@@ -19,7 +19,6 @@ from fetcher.options import FetcherOptions
 from provider.options import DiskCacheOptions, ObjectOptions, PosixOptions, RangeOptions
 from provider.setting import Key, Kind, Value
 from provider.stores.throttled import TransferLimits
-from tieredstore.config.building import Setting, build
 from tieredstore.config.keys import BROKER_PLUG_IN, JAVA_ONLY, KEYS
 from tieredstore.config.location import (
     OFFLOAD_PATH,
@@ -40,6 +39,8 @@ from tieredstore.config.object_store import (
 from tieredstore.config.sources import (
     ConfigError,
     Given,
+    Setting,
+    build,
     parse_value,
     read_defines,
     read_environment,

@@ -11,8 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from provider.names import check_name
-from tieredstore.config.building import Setting
-from tieredstore.config.sources import ConfigError
+from tieredstore.config.sources import ConfigError, Setting
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _ONE_SLASH = re.compile(r"s3[an]?:(/(?!/)|$)", re.IGNORECASE)

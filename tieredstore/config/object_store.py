@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 
 from provider.encryption.keys import MasterKeys
 from provider.names import is_loopback
-from tieredstore.config.building import Setting
 from tieredstore.config.keys import SCHEME
 from tieredstore.config.location import second_place, without_alias
-from tieredstore.config.sources import ConfigError, environment_name
+from tieredstore.config.sources import ConfigError, Setting, environment_name
 
 PLACE, BUCKET = "tieredStoreFilePath", "objectStoreBucket"
 ACCESS_KEY, SECRET_KEY = "objectStoreAccessKey", "objectStoreSecretKey"

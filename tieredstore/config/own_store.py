@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 
 from container.record.header import Host
-from tieredstore.config.building import Setting, build
-from tieredstore.config.sources import ConfigError
+from tieredstore.config.sources import ConfigError, Setting, build
 from tieredstore.following.directory.layout import SEPARATOR
 from tieredstore.hot.options import HotWriteOptions, RetentionOptions
 

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from container.names.rocketmq import broker_directory
-from tieredstore.config.building import Setting
 from tieredstore.config.location import OFFLOAD_PATH, Location, TierUrl, location_at
-from tieredstore.config.sources import ConfigError
+from tieredstore.config.sources import ConfigError, Setting
 
 if TYPE_CHECKING:
     from tieredstore.config.effective import Config

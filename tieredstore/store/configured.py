@@ -7,9 +7,8 @@ from functools import partial
 
 from dispatcher.topic_filter import own_topics
 from provider.clock import Clock, SystemClock
-from tieredstore.config.building import build
 from tieredstore.config.effective import ROCKSDB, Config, StartWords
-from tieredstore.config.sources import ConfigError
+from tieredstore.config.sources import ConfigError, build
 from tieredstore.hot.options import HotWriteOptions, ReadLimits, RetentionOptions
 from tieredstore.store.cold_side import continue_unowned
 from tieredstore.store.levels import Level
