@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.support.patience import completed
-from tieredstore.offline.spark.requirements import lacking_java
+from tieredstore.offline.spark.session import lacking_java
 
 BUCKET = "my-bucket"
 """Blocks with it need a server that speaks S3."""

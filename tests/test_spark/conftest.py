@@ -43,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """A session in this process: small, quick to start, and without a network."""
     if find_spec("pyspark") is None:
         lacks("PySpark is not installed: it is in the group `spark`.")
-    from tieredstore.offline.spark.requirements import lacking_java  # noqa: PLC0415 - the package itself needs no Spark
+    from tieredstore.offline.spark.session import lacking_java  # noqa: PLC0415 - the package itself needs no Spark
 
     if sentence := lacking_java():
         lacks(sentence)

@@ -6,8 +6,8 @@ import pytest
 
 from tieredstore.cli.jobs import SPARK, engine_of
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.spark import SparkMissing, require_spark, requirements
-from tieredstore.offline.spark.session import session
+from tieredstore.offline.spark import SparkMissing, require_spark
+from tieredstore.offline.spark.session import lacking_java, session
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_a_package_that_is_missing_or_of_a_wrong_version_is_named(
     sentence: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(requirements, "NEEDED", (needed,))
+    monkeypatch.setattr("tieredstore.offline.spark.session.NEEDED", (needed,))
     with pytest.raises(SparkMissing, match=sentence):
         require_spark()
 
@@ -31,10 +31,10 @@ def test_a_package_that_is_missing_or_of_a_wrong_version_is_named(
 def test_without_java_a_job_on_spark_is_refused_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requirements, "NEEDED", ())
+    monkeypatch.setattr("tieredstore.offline.spark.session.NEEDED", ())
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
-    assert requirements.lacking_java() == f"JAVA_HOME={tmp_path / 'java'} holds no Java"
+    assert lacking_java() == f"JAVA_HOME={tmp_path / 'java'} holds no Java"
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="Spark needs a Java machine"):

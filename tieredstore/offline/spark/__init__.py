@@ -138,7 +138,7 @@ def require_spark() -> None:
     Raises:
         SparkMissing: PySpark, pandas or pyarrow is not there, or is of a wrong version.
     """
-    from tieredstore.offline.spark.requirements import lacking  # noqa: PLC0415 - checks versions
+    from tieredstore.offline.spark.session import lacking  # noqa: PLC0415 - checks versions
 
     if sentence := lacking():
         raise SparkMissing(sentence)
