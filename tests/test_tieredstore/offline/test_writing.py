@@ -25,10 +25,10 @@ from tieredstore.offline.writing import appending
 from tieredstore.offline.writing.appending import (
     StagedWrite,
     UnfinishedWrite,
+    WriteLedger,
     append_staged,
     discard_staged,
 )
-from tieredstore.offline.writing.ledger import WriteLedger
 from tieredstore.offline.writing.new_rows import STAMP, check_columns
 from tieredstore.offline.writing.staging import StagedPart, StagingOrder, stage, staged_rows
 from tieredstore.store.local import LocalMessageStore

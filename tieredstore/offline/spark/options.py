@@ -24,8 +24,7 @@ from tieredstore.offline.spark.stream_offsets import (
     parse_offsets,
     parse_queue,
 )
-from tieredstore.offline.writing.appending import StagedWrite
-from tieredstore.offline.writing.ledger import DIRECTORY, STAGED, WRITE_ID
+from tieredstore.offline.writing.appending import DIRECTORY, STAGED, WRITE_ID, StagedWrite
 from tieredstore.reader.cursor import is_span, parse_moment
 
 FORMAT: Final = "tieredstore"
