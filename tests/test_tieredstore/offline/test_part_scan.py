@@ -19,7 +19,7 @@ from tests.support.scanned_log import MemorySource
 from tieredstore.offline.jobs import part_scan
 from tieredstore.offline.jobs.metadata_records import HOLE_BYTES_MAX, put_together, with_filler
 from tieredstore.offline.jobs.part_scan import PartRun, runs_of_part, split_by_checksums
-from tieredstore.offline.scan import log_window, record_search
+from tieredstore.offline.scan import log_window
 from tieredstore.offline.scan.split import LogPiece
 
 A, B, LONG = QueueId("A", 0), QueueId("B", 7), QueueId("Ü" * 100, 1)
@@ -70,7 +70,7 @@ def test_the_runs_of_a_part_are_found(seed: int, cuts: int, window: int) -> None
         part += raw
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(part_scan, "WINDOW_BYTES", window)
-        patched.setattr(record_search, "WINDOW_BYTES", window)
+        patched.setattr(log_window, "WINDOW_BYTES", window)
         patched.setattr(part_scan, "NEAR_BYTES", min(window, part_scan.NEAR_BYTES))
         assert scanned(part) == wanted
 

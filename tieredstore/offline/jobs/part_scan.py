@@ -2,7 +2,7 @@
 
 A part has no directory. Its records hold their queue, their offset and their position in the
 queue's log, so a run of records has all facts of an extent. Other bytes, units or damage, are
-searched for the next record (`record_search.find_any_record`).
+searched for the next record (`log_window.find_any_record`).
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,12 @@ from provider.sequential import ByteSource
 from provider.stores.packed_segments import PartName
 from tieredstore.offline.jobs.engine import Piece
 from tieredstore.offline.scan.log_scan import QUEUE_OFFSET_MAX
-from tieredstore.offline.scan.log_window import WINDOW_BYTES, LogWindow
-from tieredstore.offline.scan.record_search import bytes_needed, find_any_record
+from tieredstore.offline.scan.log_window import (
+    WINDOW_BYTES,
+    LogWindow,
+    bytes_needed,
+    find_any_record,
+)
 from tieredstore.offline.scan.sources import source_of
 from tieredstore.offline.scan.split import LogPiece, TierPlace
 

@@ -17,8 +17,13 @@ from container.record.unit import UNIT_BYTES
 from container.record.verification import ENDS_INSIDE, Walk, walk_records
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
-from tieredstore.offline.scan.log_window import WINDOW_BYTES, Left, LogWindow
-from tieredstore.offline.scan.record_search import bytes_needed, find_record
+from tieredstore.offline.scan.log_window import (
+    WINDOW_BYTES,
+    Left,
+    LogWindow,
+    bytes_needed,
+    find_record,
+)
 from tieredstore.offline.scan.relocation import PlannedQueue, Relocated, Relocator, expired
 from tieredstore.offline.scan.split import LogGap, ScanReport, Split
 
@@ -79,7 +84,7 @@ class LogScan:
 
     A record is sound if its magic, size and inner lengths add up, its queue id, topic and own
     position (bytes 28..35) are right, and its queue offset is possible. An unsound record begins a
-    gap up to the next sound one (`record_search.find_record`), where the chain continues. Costs
+    gap up to the next sound one (`log_window.find_record`), where the chain continues. Costs
     about 0.6 us a record. Memory: the window (4 MiB, or the longest record) and columns of its
     records.
     """
