@@ -11,8 +11,7 @@ from tieredstore.serve.groups import Groups
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Naming
 from tieredstore.serve.wire.frame import ONE_WAY, Command, RequestCode, ResponseCode
-from tieredstore.serve.wire.request import OK, Answer, Peer, Processor, Refused, Request
-from tieredstore.serve.wire.tables import by_queue
+from tieredstore.serve.wire.request import OK, Answer, Peer, Processor, Refused, Request, by_queue
 from tieredstore.session.consumer_offsets import ConsumerOffsets, QueueKey
 
 TO_THE_END = -1

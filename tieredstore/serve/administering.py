@@ -10,8 +10,7 @@ from tieredstore.serve.groups import Groups, Member
 from tieredstore.serve.history import READABLE, History
 from tieredstore.serve.naming import Naming
 from tieredstore.serve.wire.frame import VERSION, RequestCode, ResponseCode
-from tieredstore.serve.wire.request import Answer, Peer, Processor, Refused, Request
-from tieredstore.serve.wire.tables import by_queue
+from tieredstore.serve.wire.request import Answer, Peer, Processor, Refused, Request, by_queue
 from tieredstore.session.consumer_offsets import ConsumerOffsets, QueueKey
 
 NO_VERSION = {"counter": 0, "stateVersion": 0, "timestamp": 0}
