@@ -19,10 +19,9 @@ from tieredstore.metrics.reads import ReadMeter
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.serve.adjusting import Adjusting
 from tieredstore.serve.administering import Administering
-from tieredstore.serve.consuming import Consuming
+from tieredstore.serve.consuming import TICK_S, Consuming, HeldPull
 from tieredstore.serve.grouping import Grouping
 from tieredstore.serve.groups import Groups
-from tieredstore.serve.held import TICK_S, HeldPull
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Identity, Naming
 from tieredstore.serve.options import STATE, ServeOptions
