@@ -17,10 +17,9 @@ from provider.posix.files import posix_errors
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.reader.readable_tier import ReadableTier
-from tieredstore.serve.adjusting import Adjusting
 from tieredstore.serve.administering import Administering
 from tieredstore.serve.consuming import TICK_S, Consuming, HeldPull
-from tieredstore.serve.grouping import Grouping
+from tieredstore.serve.grouping import Adjusting, Grouping
 from tieredstore.serve.groups import Groups
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Identity, Naming
