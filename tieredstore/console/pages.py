@@ -29,8 +29,14 @@ from tieredstore.config.prices import (
     rate_of,
     span_of,
 )
-from tieredstore.console.bodies import preview, shown_body, visible
-from tieredstore.console.browser import Query, browse, number_of
+from tieredstore.console.browser import (
+    Query,
+    browse,
+    number_of,
+    preview,
+    shown_body,
+    visible,
+)
 from tieredstore.console.guard import Guard
 from tieredstore.console.options import ConsoleOptions
 from tieredstore.console.tiers import ShownTier

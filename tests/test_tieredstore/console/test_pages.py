@@ -16,7 +16,7 @@ from tests.support.cli import run
 from tests.support.fake_broker import FakeBroker
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.console.bodies import HEX, HEX_BYTES_MAX, JSON, TEXT, shown_body, visible
+from tieredstore.console.browser import HEX, HEX_BYTES_MAX, JSON, TEXT, shown_body, visible
 from tieredstore.console.guard import BURST
 from tieredstore.console.options import ConsoleOptions
 from tieredstore.console.pages import guarded_pages
