@@ -10,12 +10,14 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from tests.support.cli import run
 from tests.support.golden import ROCKETMQ_533, unpacked
+from tests.test_tieredstore.cli.test_brokers_option import CLUSTER, MESSAGES, tier_of_three
 from tests.test_tieredstore.offline.test_export import exported, with_odd_times
 from tieredstore import sync
 from tieredstore.config.sources import ConfigError
 from tieredstore.message import Message
 from tieredstore.offline import spark as tiers
 from tieredstore.offline.spark.conversion import ToSpark
+from tieredstore.offline.tables.schemas import SCHEMAS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -85,6 +87,45 @@ def test_options_choose_what_is_read(spark: "SparkSession", golden_tier: Path) -
         read(spark, golden_tier, queues="1,2", topics="G_Tx").select("queue_id").distinct().count()
         == 2
     )
+
+
+def test_a_table_of_several_brokers_names_the_broker_of_each_row(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    tier = tier_of_three(tmp_path)
+    for table in SCHEMAS:
+        wanted = [
+            (CLUSTER, name, *row)
+            for name in MESSAGES
+            for row in read(spark, tier, table, broker=name).collect()
+        ]
+        found = read(spark, tier, table, broker="*")
+        assert found.columns[:2] == ["cluster", "broker"]
+        assert sorted(map(str, map(tuple, found.collect()))) == sorted(map(str, wanted)), table
+    named = tiers.messages(
+        spark, tier, broker=["east-?", "west-1"], topics="Alone", columns=["body", "broker"]
+    )
+    assert [tuple(row) for row in named.collect()] == [(bytearray(b"alone"), "west-1")]
+    brokers = read(spark, tier, broker="east-*").groupBy("broker").count().collect()
+    assert dict(map(tuple, brokers)) == {"east-1": 4, "east-2": 6}
+    for options, sentence in (
+        ({"topics": "Alone", "broker": "east-*"}, "has nothing of Alone"),
+        ({"broker": "north-*"}, "fits 'north-\\*'"),
+    ):
+        with pytest.raises(Exception, match=sentence):
+            read(spark, tier, **options).collect()
+
+
+def test_a_kept_plan_of_several_brokers_is_refused_where_one_has_other_rows(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    tier = tier_of_three(tmp_path)
+    frame = read(spark, tier, broker="*")
+    assert frame.count() == frame.count() == sum(MESSAGES.values()) + 1
+    names = ("-D", f"brokerClusterName={CLUSTER}", "-D", "brokerName=east-2")
+    run("--tier", tier, *names, "delete-topic", "Orders")
+    with pytest.raises(Exception, match="was planned before this query"):
+        frame.count()
 
 
 def test_only_the_named_columns_are_made(spark: "SparkSession", golden_tier: Path) -> None:

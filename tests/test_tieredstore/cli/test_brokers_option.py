@@ -18,8 +18,11 @@ MESSAGES = {"east-1": 4, "east-2": 6, "west-1": 3}
 
 @pytest.fixture(scope="module")
 def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tier_of_three(tmp_path_factory.mktemp("brokers"))
+
+
+def tier_of_three(root: Path) -> Path:
     """A tier of three brokers. Their messages alternate in store time; one has a topic alone."""
-    root = tmp_path_factory.mktemp("brokers")
     for number, (name, count) in enumerate(MESSAGES.items()):
         broker = FakeBroker(root / name, now_ms=FIRST_STORE_TIMESTAMP + number)
         for one in range(count):

@@ -57,7 +57,9 @@ def test_names_have_any_case_and_keys_of_the_configuration_are_taken() -> None:
         ({"startTime": "-1h", "endTime": "-2h"}, "endTime is not later than startTime"),
         ({"startingOffsets": "latest"}, "startingOffsets: 'latest' is neither 'earliest' nor a"),
         ({"endingOffsets": "earliest"}, "endingOffsets: 'earliest' is neither 'latest' nor a JSON"),
-        ({"paths": '["a","b"]'}, "a DataFrame is of one tier: join those of several by union"),
+        ({"paths": '["a","b"]'}, "a DataFrame is of one place: join those of several by union"),
+        ({"broker": "*", "endingOffsets": '{"A/0": 1}'}, "endingOffsets is of one broker: name it"),
+        ({"Broker": "a,b", "javaMetadata": "f"}, "javaMetadata is of one broker: name it"),
     ],
 )
 def test_a_wrong_option_of_a_table_is_one_sentence(given: dict[str, str], sentence: str) -> None:
@@ -71,6 +73,7 @@ def test_a_wrong_option_of_a_table_is_one_sentence(given: dict[str, str], senten
         ({"table": "units"}, "a stream has messages only, not units"),
         ({"startingOffsets": "latest", "startTime": "-1h"}, "give one of them"),
         ({"endTime": "-1h"}, "an option of a table only"),
+        ({"broker": "east-?"}, "broker: a stream is of one broker: begin one for each"),
         ({"startingOffsets": "first"}, "'first' is neither 'earliest' nor 'latest' nor a JSON"),
     ],
 )

@@ -36,7 +36,13 @@ from tieredstore.offline.scan.split import (
     TierPlace,
 )
 from tieredstore.reader.cursor import Moment, moment_ms
-from tieredstore.session.reader import AS_ARGUMENTS, existing_tier, open_reader, read_bytes
+from tieredstore.session.reader import (
+    AS_ARGUMENTS,
+    existing_tier,
+    existing_tiers,
+    open_reader,
+    read_bytes,
+)
 
 SPLIT_BYTES = 128 << 20
 """Default bytes of a split. The start of a worker costs less than 5 % of its scan."""
@@ -255,6 +261,11 @@ class TierAddress:
         given = {name: value for name, value in named.items() if value is not None}
         conf = None if self.conf is None else Path(self.conf)
         return Config.load(conf=conf, settings={**self.settings, **given})
+
+    def of_brokers(self, patterns: Sequence[str]) -> "list[TierAddress]":
+        """The addresses of the brokers that fit one of the patterns; as `existing_tiers`."""
+        found = existing_tiers(replace(self, broker=None).load(), patterns)
+        return [replace(self, cluster=one.cluster, broker=one.broker) for one in found]
 
 
 @dataclass(frozen=True, slots=True)

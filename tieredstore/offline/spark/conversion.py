@@ -5,6 +5,7 @@
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 
 import gc
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple, Self
 
@@ -16,6 +17,7 @@ from pyspark.sql.types import StructType
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.tables.schemas import columns_of, sql_type
 from tieredstore.reader.arrow import RecordBatch
+from tieredstore.reader.arrow_batches import ORIGIN
 from tieredstore.reader.arrow_columns import TIME_MS_END, TIME_MS_MIN
 
 # pyarrow ships no types.
@@ -25,21 +27,21 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 
 class ToSpark(NamedTuple):
-    """The columns that Spark asked for; can be pickled."""
+    """The columns that Spark asked for, `ORIGIN` among them; can be pickled."""
 
     columns: tuple[str, ...]
     spelled: tuple[str, ...] = ()
     """The same as the query spells them; () if no otherwise. Spark's names have any case."""
 
     @classmethod
-    def of(cls, table: str, schema: StructType) -> Self:
-        """For the schema of a query.
+    def of(cls, table: str, schema: StructType, *, of_brokers: bool = False) -> Self:
+        """For the schema of a query; `of_brokers` as in `columns_of`.
 
         Raises:
             ConfigError: the table has no such column, or it has another type or may be null.
         """
         spelled = tuple(schema.fieldNames())
-        columns = columns_of(table, spelled)
+        columns = columns_of(table, spelled, of_brokers=of_brokers)
         for name, field in zip(columns, schema.fields, strict=True):
             ours, theirs = sql_type(table, name), field.dataType.simpleString()
             if theirs != ours:
@@ -48,12 +50,22 @@ class ToSpark(NamedTuple):
                 raise ConfigError(f"the column {name} of the table {table}: leave out NOT NULL")
         return cls(columns, spelled)
 
-    def converted(self, batch: RecordBatch) -> RecordBatch:
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The columns that rows of a broker's tier need; at least one."""
+        return tuple(name for name in self.columns if name not in ORIGIN) or ("queue_id",)
+
+    def converted(self, batch: RecordBatch, origin: Sequence[str] = ()) -> RecordBatch:
         """A batch with the types that Spark wants: times in microseconds, no unsigned numbers.
 
-        A time outside the years 1 to 9999 is null. O(rows) for times, else nothing.
+        A time outside the years 1 to 9999 is null. O(rows) for times, else nothing. `origin`:
+        cluster and broker of its rows, where the table is of several brokers.
         """
-        arrays = [_converted(column) for column in batch.columns]
+        names = dict(zip(ORIGIN, origin, strict=False))
+        arrays = [
+            pa.repeat(names[name], batch.num_rows) if name in names else _converted(batch[name])
+            for name in self.columns
+        ]
         return pa.RecordBatch.from_arrays(arrays, list(self.spelled or self.columns))
 
 

@@ -16,6 +16,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.keys import KEYS
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.log.directory import COMMIT_LOG, refuse_if_written
+from tieredstore.offline import PATTERN
 from tieredstore.offline.scan.planning import TierAddress, WantedMessages
 from tieredstore.offline.spark.stream_offsets import (
     EARLIEST,
@@ -41,7 +42,8 @@ OPTIONS: Final[Mapping[str, str]] = {
     "path": "Place of the tier: a directory, or a URL such as s3://bucket/prefix.",
     "table": "messages (default), units, keys, segments or gaps. A stream has messages only.",
     "cluster": "The broker's cluster; not needed where the tier has only one that fits.",
-    "broker": "The broker's name; likewise.",
+    "broker": "The broker's name; likewise. A pattern, as *, or names and patterns separated by "
+    "commas: a table of all brokers that fit, with the columns cluster and broker first.",
     "conf": "A broker's configuration file, which is read on the driver.",
     "javaMetadata": "A tieredStoreMetadata.json, to read a tier that RocketMQ's store wrote.",
     "topics": "Only these topics, separated by commas.",
@@ -77,6 +79,8 @@ class TableOptions:
     """Options of `spark.read`."""
 
     address: TierAddress
+    brokers: tuple[str, ...]
+    """Patterns of the brokers' names; (): the one of the address."""
     table: str
     wanted: WantedMessages
     split_bytes: int
@@ -118,6 +122,14 @@ def table_named(given: Mapping[str, str]) -> str:
     return table
 
 
+def brokers_named(given: Mapping[str, object]) -> tuple[str, ...]:
+    """The patterns of brokers that options name; () if one broker is meant."""
+    text = next((str(value) for name, value in given.items() if name.lower() == "broker"), "")
+    if not set(text) & {*PATTERN, ","}:
+        return ()
+    return tuple(one.strip() for one in text.split(",") if one.strip())
+
+
 def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
     """Parse the options of a table.
 
@@ -130,6 +142,10 @@ def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
     since_ms, until_ms = values.moment("startTime", now_ms), values.moment("endTime", now_ms)
     if since_ms is not None and until_ms is not None and until_ms <= since_ms:
         raise ConfigError("endTime is not later than startTime")
+    brokers = brokers_named(given)
+    for name in ("startingOffsets", "endingOffsets", "javaMetadata") if brokers else ():
+        if values.text(name):
+            raise ConfigError(f"{name} is of one broker: name it, and give it no pattern")
     wanted = WantedMessages(
         topics=values.topics(),
         topic_pattern=values.topic_pattern(),
@@ -141,6 +157,7 @@ def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
     )
     return TableOptions(
         values.address(),
+        brokers,
         table,
         wanted,
         values.number("splitBytes", SPLIT_BYTES, least=SPLIT_BYTES_MIN),
@@ -159,6 +176,8 @@ def stream_options(given: Mapping[str, str], *, now_ms: int) -> StreamOptions:
     table = table_named(given)
     if table != MESSAGES:
         raise ConfigError(f"table: a stream has {MESSAGES} only, not {table}")
+    if brokers_named(given):
+        raise ConfigError("broker: a stream is of one broker: begin one for each")
     since_ms = values.moment("startTime", now_ms)
     if values.text("startingOffsets") and since_ms is not None:
         raise ConfigError("a stream begins at startingOffsets or at startTime: give one of them")
@@ -204,7 +223,7 @@ class OptionValues:
             name = names.get(written.lower())
             if name is None:
                 if written.lower() == "paths":  # what Spark makes of `load([one, two])`
-                    raise ConfigError("a DataFrame is of one tier: join those of several by union")
+                    raise ConfigError("a DataFrame is of one place: join those of several by union")
                 near = get_close_matches(written, [*known, *KEYS], 1, _NEAR)
                 hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
                 raise ConfigError(f"there is no option {written}: {hint}")

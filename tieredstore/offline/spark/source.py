@@ -16,14 +16,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from container.errors import Expired
+from container.names.queue_id import QueueId
 from provider.clock import SystemClock
+from provider.errors import NotFound
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline.scan.planning import TierAddress
 from tieredstore.offline.scan.split import Seen
 from tieredstore.offline.spark.conversion import ToSpark, keep_what_is_loaded
 from tieredstore.offline.spark.options import (
     FORMAT,
     MESSAGES,
     TableOptions,
+    brokers_named,
     stream_options,
     table_named,
     table_options,
@@ -53,7 +57,8 @@ class TieredStoreSource(DataSource):
 
     def schema(self) -> str:
         """All columns of the table that is asked for."""
-        return sql_types(table_named(self.options))
+        brokers = brokers_named(self.options)
+        return sql_types(table_named(self.options), of_brokers=bool(brokers))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table.
@@ -62,7 +67,7 @@ class TieredStoreSource(DataSource):
             ConfigError: an option is wrong, or the schema is not that of the table.
         """
         options = table_options(self.options, now_ms=SystemClock().now_ms())
-        to_spark = ToSpark.of(options.table, schema)
+        to_spark = ToSpark.of(options.table, schema, of_brokers=bool(options.brokers))
         return TableReader(options, to_spark)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -102,16 +107,19 @@ class TieredStoreSource(DataSource):
 class TablePartition(InputPartition):
     """A part of a table, for one task."""
 
-    def __init__(self, part: Part | None) -> None:
-        """`part`: None where the table is empty."""
+    def __init__(self, part: Part | None, origin: tuple[str, ...]) -> None:
+        """`part`: None where the broker's table is empty; `origin` as in `ToSpark.converted`."""
         super().__init__(part)
         self.part = part
+        self.origin = origin
         self.plan: TablePlan | None = None
-        """Of the first one alone, which every query reads."""
+        """Of the first one of a broker alone, which every query reads."""
 
 
 class TableReader(DataSourceReader):
-    """Reads one table. Only `partitions` reads the tier's metadata, and a task of a kept plan.
+    """Reads one table, of one or several brokers.
+
+    Only `partitions` reads metadata, and a task of a kept plan.
 
     Spark 4.3 keeps the parts in the DataFrame, and asks for others where it pushes a filter into
     it. All scans of the DataFrame share them, so a filter must never narrow them. A query that
@@ -123,19 +131,42 @@ class TableReader(DataSourceReader):
         self._to_spark = to_spark
 
     def partitions(self) -> list[InputPartition]:
-        """Return a partition for each part; raises as `parts_of_table`."""
+        """Return a partition for each part; raises as `parts_of_table` and `existing_tiers`.
+
+        The first broker that cannot be read is an error.
+        """
+        options = self._options
+        if not options.brokers:
+            return [*self._partitions_of(options.address, set())]
+        made: list[InputPartition] = []
+        queues: set[QueueId] = set()
+        for address in options.address.of_brokers(options.brokers):
+            made += self._partitions_of(address, queues)
+        if text := options.wanted.absence(queues):
+            raise NotFound(text, options.address.where or "")
+        return made
+
+    def _partitions_of(self, address: TierAddress, queues: set[QueueId]) -> list[TablePartition]:
+        """The partitions of one broker, at least one. Adds the tier's queues to `queues`."""
         options, now_ms = self._options, SystemClock().now_ms()
-        table, wanted = options.table, options.wanted
-        with OpenTier.at(options.address) as tier:
+        table, wanted, is_one = options.table, options.wanted, not options.brokers
+        with OpenTier.at(address) as tier:
             parts = parts_of_table(
-                tier, table, wanted, options.split_bytes, skips_damage=options.skips_damage
+                tier,
+                table,
+                wanted,
+                options.split_bytes,
+                skips_damage=options.skips_damage,
+                may_lack=not is_one,
             )
             state, place = tier.state(), tier.place
-        made = [TablePartition(part) for part in parts or [None]]
-        if options.address.java_metadata is None and not options.uses_kept_plans:
+        queues.update(state.queues)
+        origin = () if is_one else (address.cluster or "", address.broker or "")
+        made = [TablePartition(part, origin) for part in parts or [None]]
+        if address.java_metadata is None and not options.uses_kept_plans:
             rows = rows_seen(state, table, wanted)
             made[0].plan = TablePlan(now_ms, table, wanted, place, Seen.of(state), rows)
-        return [*made]
+        return made
 
     def read(self, partition: InputPartition | None) -> Iterator[RecordBatch]:
         """The rows of a part; raises as `rows_of`, and `Expired` where the plan is too old."""
@@ -146,8 +177,8 @@ class TableReader(DataSourceReader):
                     f"{FRAME} was planned before this query: {AGAIN}", plan.place.location
                 )
             try:
-                for batch in rows_of(part, self._to_spark.columns) if part is not None else ():
-                    yield self._to_spark.converted(batch)
+                for batch in rows_of(part, self._to_spark.read) if part is not None else ():
+                    yield self._to_spark.converted(batch, partition.origin)
             except Expired as error:
                 raise Expired(f"{error.reason}, or create {FRAME} again", error.path) from error
         keep_what_is_loaded()

@@ -110,9 +110,17 @@ def rows_seen(state: TierState, table: str, wanted: WantedMessages) -> str:
 
 
 def parts_of_table(
-    tier: OpenTier, table: str, wanted: WantedMessages, split_bytes: int, *, skips_damage: bool
+    tier: OpenTier,
+    table: str,
+    wanted: WantedMessages,
+    split_bytes: int,
+    *,
+    skips_damage: bool,
+    may_lack: bool = False,
 ) -> list[Part]:
     """Return the parts of a table for workers. Reads its metadata: manifests, no message.
+
+    `may_lack`: the tier is one of several, and need not have all that was named.
 
     Raises:
         NotFound: there is no queue of a topic that is wanted, or one of those named by offsets.
@@ -121,14 +129,28 @@ def parts_of_table(
     """
     _refuse_what_it_has_not(table, wanted)
     return tier.by_newest(
-        partial(_parts_of_table, tier, table, wanted, split_bytes, skips_damage=skips_damage)
+        partial(
+            _parts_of_table,
+            tier,
+            table,
+            wanted,
+            split_bytes,
+            skips_damage=skips_damage,
+            may_lack=may_lack,
+        )
     )
 
 
 def _parts_of_table(
-    tier: OpenTier, table: str, wanted: WantedMessages, split_bytes: int, *, skips_damage: bool
+    tier: OpenTier,
+    table: str,
+    wanted: WantedMessages,
+    split_bytes: int,
+    *,
+    skips_damage: bool,
+    may_lack: bool,
 ) -> list[Part]:
-    queues = tier.queues(wanted)
+    queues = tier.queues_there(wanted) if may_lack else tier.queues(wanted)
     if wanted.starts or wanted.ends:
         _refuse_unknown(tier, (*wanted.starts, *wanted.ends))
     if table == MESSAGES:

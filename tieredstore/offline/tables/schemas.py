@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from tieredstore.config.sources import ConfigError
+from tieredstore.reader.arrow_batches import ORIGIN
 from tieredstore.reader.arrow_columns import SCHEMA
 
 MESSAGES, UNITS, KEYS, SEGMENTS, GAPS = "messages", "units", "keys", "segments", "gaps"
@@ -60,8 +61,12 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 """Tables by name. Times of `keys` are as exact as index files have them: a second."""
 
 
-def columns_of(table: str, names: Sequence[str] | None) -> tuple[str, ...]:
+def columns_of(
+    table: str, names: Sequence[str] | None, *, of_brokers: bool = False
+) -> tuple[str, ...]:
     """Columns of a table that are wanted, in the order given; None: all. Names have any case.
+
+    `of_brokers`: the table is of several brokers; its first columns are `ORIGIN`.
 
     Raises:
         ConfigError: there is no such table or column, which names the nearest; or one is named
@@ -70,7 +75,7 @@ def columns_of(table: str, names: Sequence[str] | None) -> tuple[str, ...]:
     if table not in SCHEMAS:
         near = get_close_matches(table.lower(), SCHEMAS, 1) or SCHEMAS
         raise ConfigError(f"there is no table {table!r}: write {' or '.join(near)}")
-    known: Sequence[str] = SCHEMAS[table].names
+    known: Sequence[str] = [*(ORIGIN if of_brokers else ()), *SCHEMAS[table].names]
     if isinstance(names, str):
         raise ConfigError(f"columns are a list of names: write [{names!r}]")
     if names is not None and not names:
@@ -91,14 +96,15 @@ def columns_of(table: str, names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def sql_types(table: str, names: Sequence[str] | None = None) -> str:
+def sql_types(table: str, names: Sequence[str] | None = None, *, of_brokers: bool = False) -> str:
     """The columns in the words of Spark SQL, such as `topic string, queue_id int`."""
-    return ", ".join(f"{name} {sql_type(table, name)}" for name in columns_of(table, names))
+    columns = columns_of(table, names, of_brokers=of_brokers)
+    return ", ".join(f"{name} {sql_type(table, name)}" for name in columns)
 
 
 def sql_type(table: str, column: str) -> str:
     """The type of one column in the words of Spark SQL."""
-    return _sql_type(SCHEMAS[table].field(column).type)
+    return _sql_type(pa.string() if column in ORIGIN else SCHEMAS[table].field(column).type)
 
 
 def _sql_type(kind: pa.DataType) -> str:
