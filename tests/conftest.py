@@ -1,10 +1,11 @@
 """Profiles, the blocking detector and the check of tiers, for every test."""
 
+import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
@@ -78,6 +79,19 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if config.getoption(AT_ONCE_OPTION):
         config.pluginmanager.register(AtOnce(config), "at-once")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep ten thousand tests out of each search for garbage, which takes half a second with them.
+
+    They live as long as the process.
+    """
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
 
 
 _NEEDS = {"test_spark": "pyspark", "test_tieredstore/offline/test_iceberg.py": "pyiceberg"}
@@ -173,17 +187,23 @@ def level_of_logs_is_kept() -> Iterator[None]:
     logger.setLevel(level)
 
 
-@pytest.fixture(autouse=True)
-def nothing_blocks_the_loop() -> Iterator[None]:
-    """Any blocking call that our code makes on a loop's thread fails the test."""
+@pytest.fixture(scope="session")
+def blocking_detector() -> BlockBuster:
+    """Made once: that takes longer than many a test."""
     detector = BlockBuster(scanned_modules=OURS)
     for name in ("os.stat", "os.scandir", "os.listdir"):
         detector.functions.pop(name, None)  # opening and closing may look at directories
     # Where coverage is measured, its tracer locks its data on every thread.
     detector.functions["threading.Lock.acquire"].can_block_in("coverage/collector.py", "lock_data")
-    detector.activate()
+    return detector
+
+
+@pytest.fixture(autouse=True)
+def nothing_blocks_the_loop(blocking_detector: BlockBuster) -> Iterator[None]:
+    """Any blocking call that our code makes on a loop's thread fails the test."""
+    blocking_detector.activate()
     yield
-    detector.deactivate()
+    blocking_detector.deactivate()
 
 
 @pytest.fixture(scope="session")
