@@ -7,6 +7,7 @@ may add tests, never remove one.
 # ruff: noqa: D102, ARG002 - test names are the sentences; a fixture may need another to be made
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import suppress
 
 import pytest
@@ -35,6 +36,15 @@ BAD_NAMES = [
 async def names_of(store: ObjectStore, prefix: str, after: str = "") -> list[str]:
     """Return the names of a listing, in its order."""
     return [entry.name for entry in await store.list(prefix, after=after)]
+
+
+async def is_refused(call: Awaitable[object]) -> bool:
+    """Whether a call with an unsafe name says so."""
+    try:
+        await call
+    except ValueError as error:
+        return "object name" in str(error)
+    return False
 
 
 class ObjectStoreContract:
@@ -179,25 +189,20 @@ class ObjectStoreContract:
         await store.create("again", [b"new"])
         assert bytes(await store.read("again", ByteRange(0, 3))) == b"new"
 
-    @pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
-    async def test_an_unsafe_name_is_refused_by_every_verb(
-        self, store: ObjectStore, name: str
-    ) -> None:
-        with pytest.raises(ValueError, match="object name"):
-            await store.create(name, [b"x"])
-        with pytest.raises(ValueError, match="object name"):
-            await store.read(name)
-        with pytest.raises(ValueError, match="object name"):
-            await store.read_many([(name, ByteRange(0, 1))])
-        with pytest.raises(ValueError, match="object name"):
-            await store.size(name)
-        with pytest.raises(ValueError, match="object name"):
-            await store.delete([name])
+    async def test_an_unsafe_name_is_refused_by_every_verb(self, store: ObjectStore) -> None:
+        for name in BAD_NAMES:
+            for call in (
+                store.create(name, [b"x"]),
+                store.read(name),
+                store.read_many([(name, ByteRange(0, 1))]),
+                store.size(name),
+                store.delete([name]),
+            ):
+                assert await is_refused(call), ascii(name)
 
-    @pytest.mark.parametrize("prefix", ["/", "../", "a/../b", "a\0"], ids=ascii)
-    async def test_an_unsafe_prefix_is_refused(self, store: ObjectStore, prefix: str) -> None:
-        with pytest.raises(ValueError, match="object name"):
-            await store.list(prefix)
+    async def test_an_unsafe_prefix_is_refused(self, store: ObjectStore) -> None:
+        for prefix in ("/", "../", "a/../b", "a\0"):
+            assert await is_refused(store.list(prefix)), ascii(prefix)
 
     async def test_a_cancelled_create_lands_whole_or_not_at_all(self, store: ObjectStore) -> None:
         body = b"whole" * 1000

@@ -7,6 +7,7 @@ there although the hot log deleted it; nothing is there twice; nothing is left o
 Rows of the matrix about compaction and migration between providers have no test: neither exists.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -123,17 +124,21 @@ PACKED = pytest.mark.parametrize("history", [True], ids=["packed"], indirect=Tru
 """The test is run on a tier of parts."""
 
 
-@pytest.fixture
-async def history(request: pytest.FixtureRequest) -> Run:
-    """What the first life left."""
+@pytest.fixture(scope="module")
+def history(request: pytest.FixtureRequest) -> Run:
+    """What the first life left; every test goes on from copies of it."""
     run = Run(packed=getattr(request, "param", False))
-    await run.life(1, HISTORY)
+    asyncio.run(run.life(1, HISTORY))
     return run
 
 
-@pytest.fixture
-async def undisturbed(history: Run) -> Published:
-    run = Run(history)
+@pytest.fixture(scope="module")
+def undisturbed(history: Run) -> Published:
+    """What is published if nobody dies."""
+    return asyncio.run(without_deaths(Run(history)))
+
+
+async def without_deaths(run: Run) -> Published:
     second = await run.life(2, BURSTS)
     assert second.error is None
     result = await run.finish(lose_local=False)
