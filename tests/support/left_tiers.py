@@ -1,6 +1,7 @@
 """Every tier of ours that a test leaves is checked: in memory, and on disk below `tmp_path`."""
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Collection, Coroutine, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 
 from container.check.tier import check_tier
 from container.errors import Finding
+from container.names.tier_objects import JOURNAL_PREFIX
 from container.tier_view import TierReader
 from provider.errors import NotFound, StoreError
 from provider.object_store import ObjectStore
@@ -48,7 +50,7 @@ def findings_in_memories(memories: Collection[MemoryObjects]) -> list[Finding]:
         second.objects.update(away)
     found: list[Finding] = []
     for one in memories:
-        if any(name.startswith("@journal/") for name in one.objects):
+        if any(name.startswith(JOURNAL_PREFIX) for name in one.objects):
             found += _completed(_findings(TwoStores(MemoryStore(one), MemoryStore(second))))
     return found
 
@@ -56,10 +58,12 @@ def findings_in_memories(memories: Collection[MemoryObjects]) -> list[Finding]:
 def findings_below(directory: Path) -> list[Finding]:
     """What is wrong with the tiers below a directory."""
     found: list[Finding] = []
-    seconds = [one.parent for one in directory.rglob(OFFLOAD_PREFIX.rstrip("/"))]
-    for journal in directory.rglob("@journal"):
-        second = next((one for one in seconds if one.name == journal.parent.name), None)
-        stores = PosixStore(journal.parent), None if second is None else PosixStore(second)
+    # A third of the time of two `rglob`: each test pays for this.
+    below = [(Path(path), names) for path, names, _ in os.walk(directory)]
+    seconds = [path for path, names in below if OFFLOAD_PREFIX.rstrip("/") in names]
+    for tier in [path for path, names in below if JOURNAL_PREFIX.rstrip("/") in names]:
+        second = next((one for one in seconds if one.name == tier.name), None)
+        stores = PosixStore(tier), None if second is None else PosixStore(second)
         found += _completed(_findings(TwoStores(*stores)))
     return found
 
