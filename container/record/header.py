@@ -184,6 +184,7 @@ def magic_for(topic: str) -> int:
     return MAGIC_V1 if units <= TOPIC_UNITS_MAX_V1 and fits else MAGIC_V2
 
 
+@lru_cache(ADDRESSES_KEPT_MAX)
 def packed_address(address: str, *, is_v6: bool) -> bytes:
     """Pack the text of an address to 4 or 16 bytes.
 

@@ -4,15 +4,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from container.metadata.records import Extent, Gap
 from container.names.queue_id import QueueId
 from container.queue.time_index import Boundary, TimeStretch, stretch_by_time
-from container.record.batch import decode_units, encode_units
+from container.record.batch import decode_units
 from container.record.header import RecordHeader
 from container.record.properties import tag_hash
-from container.record.unit import UNIT_BYTES, Units
+from container.record.unit import UNIT_BYTES, ConsumeQueueUnit, Units
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset
@@ -64,10 +62,9 @@ class MemoryQueue:
     def append(self, records: Iterable[bytes], tags: Iterable[str]) -> None:
         """Commit records behind the last one."""
         for record, tag in zip(records, tags, strict=True):
-            one = [np.array([value], np.int64) for value in (len(self.commit_log), len(record), 0)]
-            one[2][0] = tag_hash(tag)
-            self.places[self.next_offset] = len(self.commit_log)
-            self.consume_queue += encode_units(*one).tobytes()
+            place = len(self.commit_log)
+            self.consume_queue += ConsumeQueueUnit.LAYOUT.pack(place, len(record), tag_hash(tag))
+            self.places[self.next_offset] = place
             self.commit_log += record
             header = RecordHeader.decode(record, path="", position=0)
             self.timestamps[self.next_offset] = header.store_timestamp
