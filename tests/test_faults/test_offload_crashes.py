@@ -7,9 +7,10 @@ stores hold what is referred to and nothing else, and no more is copied again th
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import NoneType
+from unittest.mock import patch
 
 import pytest
 
@@ -197,26 +198,28 @@ class Run:
         assert await findings(self.stores.another_client()) == []
 
 
-@pytest.fixture(autouse=True)
-def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offload_copies, "BATCH_BYTES", BATCH_BYTES)
+@pytest.fixture(scope="module", autouse=True)
+def _small_batches() -> Iterator[None]:
+    with patch.object(offload_copies, "BATCH_BYTES", BATCH_BYTES):
+        yield
 
 
-@pytest.fixture
-async def history(request: pytest.FixtureRequest) -> Run:
-    """What the first life left."""
+@pytest.fixture(scope="module")
+def history(request: pytest.FixtureRequest) -> Run:
+    """What the first life left; every test goes on from copies of it."""
     run = Run(packed=request.param)
-    first = await run.life(1, HISTORY)
+    first = asyncio.run(run.life(1, HISTORY))
     assert first.error is None
     return run
 
 
-@pytest.fixture
-async def undisturbed(history: Run) -> Run:
+@pytest.fixture(scope="module")
+def undisturbed(history: Run) -> Run:
+    """What it costs if nothing is struck."""
     run = Run(history)
-    second = await run.life(2, BURSTS)
+    second = asyncio.run(run.life(2, BURSTS))
     assert second.error is None
-    await run.finish()
+    asyncio.run(run.finish())
     assert run.copied_bytes > 8_000, "the second life copies, too"
     return run
 

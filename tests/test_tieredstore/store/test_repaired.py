@@ -48,20 +48,29 @@ async def tier_end(tier: Path) -> int:
         return readable.queue(*ORDERS).max_offset
 
 
+@pytest.fixture(scope="module")
+def sixty(tiered: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hot log of 60 messages and a tier of the first `tiered`; the tests damage copies."""
+    place = tmp_path_factory.mktemp("sixty")
+    root, tier = place / "store", place / "tier"
+    if tiered:
+        asyncio.run(filled(root, 0, tiered))
+        asyncio.run(put_and_read(root, tier, None))
+    asyncio.run(filled(root, tiered, 60))
+    return place
+
+
 @pytest.mark.parametrize(
     "lost",
     [{0}, {25}, {59}, {30, 31, 32}, {0, 1, 25, 40, 41, 59}, set(range(50, 60)), set(range(60))],
     ids=["first", "middle", "last", "run", "several", "end", "all"],
 )
-@pytest.mark.parametrize("tiered", [0, 26, 60])
+@pytest.mark.parametrize("tiered", [0, 26, 60], scope="module")
 def test_tiering_goes_on_after_lost_messages_and_all_others_are_there(
-    tiered: int, lost: set[int], tmp_path: Path
+    tiered: int, sixty: Path, lost: set[int], tmp_path: Path
 ) -> None:
+    shutil.copytree(sixty, tmp_path, dirs_exist_ok=True)
     root, tier = tmp_path / "store", tmp_path / "tier"
-    if tiered:
-        asyncio.run(filled(root, 0, tiered))
-        asyncio.run(put_and_read(root, tier, None))
-    asyncio.run(filled(root, tiered, 60))
     for number in lost:
         rot(root, new_message(number).body)
     assert repaired(root).places
@@ -76,15 +85,12 @@ def test_tiering_goes_on_after_lost_messages_and_all_others_are_there(
     "harm",
     ["middle file lost", "last file lost", "two files lost", "short file", "zeros", "garbage"],
 )
-@pytest.mark.parametrize("tiered", [0, 26, 60])
+@pytest.mark.parametrize("tiered", [0, 26, 60], scope="module")
 def test_of_a_file_that_is_lost_the_tier_has_what_was_tiered_and_nothing_else_goes(
-    tiered: int, harm: str, tmp_path: Path
+    tiered: int, sixty: Path, harm: str, tmp_path: Path
 ) -> None:
+    shutil.copytree(sixty, tmp_path, dirs_exist_ok=True)
     root, tier = tmp_path / "store", tmp_path / "tier"
-    if tiered:
-        asyncio.run(filled(root, 0, tiered))
-        asyncio.run(put_and_read(root, tier, None))
-    asyncio.run(filled(root, tiered, 60))
     files = sorted((root / "commitlog").iterdir())
     held = {path: path.read_bytes() for path in files}
     HARMS[harm](root)
