@@ -176,7 +176,7 @@ async def in_thread(work: Callable[[], RebuildReport]) -> RebuildReport:
     return await asyncio.to_thread(work)
 
 
-@pytest.mark.parametrize("split_bytes", [5_000, 1 << 40])
+@pytest.mark.parametrize("split_bytes", [5_000, pytest.param(1 << 40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_all_other_messages_are_there_and_nothing_else_is_wrong(
     sound: tuple[GoldenTree, Path],
