@@ -73,10 +73,10 @@ def age_minutes(world: OwnedWorld, offset: int) -> int:
 async def test_what_is_older_than_its_time_goes_by_whole_segments(*, packed: bool) -> None:
     world = OwnedWorld(OPTIONS, EXPIRING, packed=packed)
     async with world.owned() as tier:
-        await put_each_minute(tier, world.clock, 200)
+        await put_each_minute(tier, world.clock, 120)
         await world.pass_time(120)
         offsets = await readable(world)
-        assert offsets == list(range(offsets[0], 200))
+        assert offsets == list(range(offsets[0], 120))
         per_segment = 2_000 // (200 + 91)
         assert age_minutes(world, offsets[0] - 1) >= 60, "nothing inside retention went"
         assert age_minutes(world, offsets[0]) <= 60 + per_segment + 2
@@ -137,7 +137,7 @@ async def test_gaps_leave_with_the_messages_around_them(*, packed: bool) -> None
     messages: list[int] = []
     sizes: list[int] = []
     async with world.owned() as tier:
-        for number in range(130):
+        for number in range(100):
             await put_each_minute(tier, world.clock, 1)
             queue = tier.state.queues[QUEUE]
             messages.append(queue.next_offset - 1)
