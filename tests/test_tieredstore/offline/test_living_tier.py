@@ -64,17 +64,44 @@ class Grown(NamedTuple):
     objects: dict[str, bytes]
 
 
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> Grown:
-    place, memory = tmp_path_factory.mktemp("living"), fsspec.filesystem("memory")
+def built(place: Path, *changes: Event) -> Grown:
+    """As `begun` makes it, and changed."""
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()  # of another template, whose tier has the same place
     store, kept = place / "store", place / "copy"
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_RUNTIME_DIR", str(place))
         tier = begun(place, "memory://living/tier", "memory://second/tier")
+        for change in changes:
+            change(tier)
     store.rename(kept)
     objects = {path: memory.cat_file(path) for path in memory.store}
     memory.store.clear()
     return Grown(tier, store, kept, objects)
+
+
+def rebuilt(template: Grown) -> LivingTier:
+    shutil.rmtree(template.store, ignore_errors=True)
+    shutil.copytree(template.copy, template.store)
+    fsspec.filesystem("memory").store.clear()
+    fsspec.filesystem("memory").pipe(template.objects)
+    return deepcopy(template.tier)
+
+
+def put_into_manifests(tier: LivingTier) -> None:
+    """Many sealed segments, in small manifests."""
+    tier.grow(150)
+    tier.merge_manifests(per_level_max=100)
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Grown:
+    return built(tmp_path_factory.mktemp("living"))
+
+
+@pytest.fixture(scope="module")
+def grown_into_manifests(tmp_path_factory: pytest.TempPathFactory) -> Grown:
+    return built(tmp_path_factory.mktemp("manifests"), put_into_manifests)
 
 
 @pytest.fixture(params=["memory", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.nightly])])
@@ -87,14 +114,18 @@ def tier(
         made = begun(tmp_path, url, f"{url}-second")
     else:
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-        template: Grown = request.getfixturevalue("grown")
-        shutil.rmtree(template.store, ignore_errors=True)
-        shutil.copytree(template.copy, template.store)
-        fsspec.filesystem("memory").pipe(template.objects)
-        made = deepcopy(template.tier)
+        made = rebuilt(request.getfixturevalue("grown"))
     yield made
     made.come_back()
     fsspec.filesystem("memory").store.clear()
+
+
+@pytest.fixture
+def tier_of_manifests(request: pytest.FixtureRequest, tier: LivingTier) -> LivingTier:
+    if tier.url.startswith("memory:"):
+        return rebuilt(request.getfixturevalue("grown_into_manifests"))
+    put_into_manifests(tier)
+    return tier
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -137,12 +168,11 @@ PLANNING = [
 
 @pytest.mark.parametrize("job", PLANNING)
 def test_manifests_that_were_merged_since_the_metadata_were_read_are_not_missing(
-    tier: LivingTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+    tier_of_manifests: LivingTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
+    tier = tier_of_manifests
     if job == "export Iceberg":
         begin_lake(tmp_path, monkeypatch)
-    tier.grow(150)
-    tier.merge_manifests(per_level_max=100)
     merged: list[set[str]] = []
 
     def happens() -> None:
@@ -182,8 +212,7 @@ def test_a_job_has_the_right_rows_at_whichever_of_its_requests_something_happens
     number = rng.randrange(1, REQUESTS_MAX)
     begin_lake(tmp_path, monkeypatch)
     if event not in MOVES and rng.random() < 0.5:  # these leave what manifests name
-        tier.grow(150)
-        tier.merge_manifests(per_level_max=100)
+        put_into_manifests(tier)
     before = set(tier.rows)
     try:
         with before_request(lambda at, *_: at == number, partial(ANY[event], tier)):
