@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from threading import local
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from tieredstore.following.directory.layout import COMMIT_LOG, CONSUME_QUEUE, RE
 from tieredstore.hot.log.files import write_all
 from tieredstore.offline.jobs.engine import Piece
 from tieredstore.offline.scan.log_scan import LogScan
+from tieredstore.offline.scan.log_window import WINDOW_BYTES
 from tieredstore.offline.scan.relocation import Relocated
 from tieredstore.offline.scan.sources import source_of
 from tieredstore.offline.scan.split import LogGap, Split
@@ -113,7 +115,7 @@ def as_said(target: str, pieces: Sequence[Piece]) -> Sequence[Piece]:
 
 
 def _load(group: RestoreGroup, corrections: list[Piece]) -> _Loaded:
-    raw = np.empty(group.bytes, np.uint8)
+    raw = _ROOM.of(group.bytes)
     starts: list[NDArray[np.int64]] = []
     sizes: list[NDArray[np.int64]] = []
     times: list[NDArray[np.int64]] = []
@@ -124,6 +126,9 @@ def _load(group: RestoreGroup, corrections: list[Piece]) -> _Loaded:
         for extract in group.extracts:
             some = _Extraction(extract)
             some.read_into(read, raw[at : at + extract.bytes])
+            if some.has_moved:
+                some = _Extraction(extract)
+                some.read_into(read, raw[at : at + extract.bytes], in_place=False)
             correction = some.correction(group.number)
             if correction is not None:
                 corrections.append(correction)
@@ -140,6 +145,21 @@ def _load(group: RestoreGroup, corrections: list[Piece]) -> _Loaded:
     return _Loaded(raw, start, size, time, code, counts)
 
 
+class _Room(local):
+    """Buffer of the groups of a thread, one after another: the kernel clears each new page."""
+
+    raw: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def of(self, length: int) -> NDArray[np.uint8]:
+        """Return the buffer, or a longer one."""
+        if len(self.raw) < length:
+            self.raw = np.empty(length, np.uint8)
+        return self.raw[:length]
+
+
+_ROOM = _Room()
+
+
 class _Extraction:
     """Scan of one extent into a buffer."""
 
@@ -149,13 +169,22 @@ class _Extraction:
         """Offset from which on the queue can be restored, as far as damage was met."""
         self._next = extract.first_offset
         self._bytes = 0
+        self._is_in_place = False
         self.starts: list[NDArray[np.int64]] = []
         self.sizes: list[NDArray[np.int64]] = []
         self.times: list[NDArray[np.int64]] = []
         self.tags_codes: list[NDArray[np.int64]] = []
 
-    def read_into(self, read: ByteSource, view: NDArray[np.uint8]) -> None:
-        """Copy the records to `view`, as far as it reaches."""
+    @property
+    def has_moved(self) -> bool:
+        """Whether records were read in place, and moved for others after them."""
+        return self._is_in_place and len(self.starts) > 1
+
+    def read_into(
+        self, read: ByteSource, view: NDArray[np.uint8], *, in_place: bool = True
+    ) -> None:
+        """Read the records to `view`, as far as it reaches; those of one window without a copy."""
+        self._is_in_place = in_place and len(view) <= WINDOW_BYTES
         scan = LogScan(
             read,
             self._extract.split,
@@ -163,10 +192,12 @@ class _Extraction:
             on_expired=self._pass_expired,
             verify_bodies=True,
             keeps_missing=True,
+            room=view if self._is_in_place else None,
         )
         for found in scan:
             begin, end = int(found.starts[0]), int(found.starts[-1] + found.sizes[-1])
-            if self._bytes + end - begin <= len(view):
+            is_there = begin == self._bytes and np.may_share_memory(found.raw, view)
+            if not is_there and self._bytes + end - begin <= len(view):
                 view[self._bytes : self._bytes + end - begin] = found.raw[begin:end]
             offsets = found.queue_offsets
             self.starts.append(found.starts - begin + self._bytes)

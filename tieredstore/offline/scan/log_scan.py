@@ -99,6 +99,7 @@ class LogScan:
         on_expired: OnExpired | None = None,
         verify_bodies: bool = False,
         keeps_missing: bool = False,
+        room: NDArray[np.uint8] | None = None,
     ) -> None:
         """Prepare a scan; nothing is read yet.
 
@@ -113,6 +114,7 @@ class LogScan:
                 record whose body differs is a gap of its own.
             keeps_missing: published bytes that the storage lacks are a gap, too: for jobs that
                 judge or mend the storage. Otherwise they are `BytesMissing`.
+            room: buffer of the window, as long as it is long enough; None: one of its own.
         """
         self.report = report or ScanReport(split)
         self._split = split
@@ -125,6 +127,7 @@ class LogScan:
             split.limit,
             relocator=relocator_of(split),
             keeps_missing=keeps_missing,
+            room=room,
         )
         self._on_gap = on_gap
         self._verify_bodies = verify_bodies

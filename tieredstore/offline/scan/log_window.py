@@ -73,6 +73,7 @@ class LogWindow:
         *,
         relocator: Relocator | None = None,
         keeps_missing: bool = False,
+        room: NDArray[np.uint8] | None = None,
     ) -> None:
         """Begin at `start`; nothing is read yet.
 
@@ -84,6 +85,7 @@ class LogWindow:
             relocator: looks up bytes that are not at their place; None where no metadata can.
             keeps_missing: bytes that are published and not in the storage are zeros, as damaged
                 ones are. Otherwise they are `BytesMissing`.
+            room: the buffer, as long as it is long enough; None: one of its own.
         """
         self._source = source
         self._relocator = relocator
@@ -91,7 +93,7 @@ class LogWindow:
         self._pieces = [piece for piece in pieces if piece.end > start]
         self._next_piece = 0
         self._limit = limit
-        self._raw = np.empty(min(WINDOW_BYTES, limit - start), np.uint8)
+        self._raw = np.empty(min(WINDOW_BYTES, limit - start), np.uint8) if room is None else room
         self._filled = 0
         self._lost: list[_Lost] = []
         self._expected_until = start
