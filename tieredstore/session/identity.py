@@ -212,6 +212,11 @@ class TierMemory:
     def __repr__(self) -> str:
         return f"<TierMemory {self._path}: {self._known}>"
 
+    @property
+    def has_tier(self) -> bool:
+        """Whether the store is known to have a tier."""
+        return self._known is not None
+
     def refuse_empty(self) -> None:
         """Refuse the tier of another broker, and a place without a tier.
 

@@ -28,7 +28,7 @@ from container.names.tier_objects import (
 )
 from container.tier import Tier, TierIdentity
 from provider.clock import Clock, backoff_s
-from provider.errors import Fenced, StoreError, Unauthorized, Unavailable
+from provider.errors import Denied, Fenced, StoreError, Unauthorized, Unavailable
 from provider.names import TEMPORARY_PREFIX, is_directory, is_regular_file
 from provider.object.store import REQUEST_KINDS, RequestMeter
 from provider.object_store import ObjectStore
@@ -243,7 +243,7 @@ async def running_owner(
 
 def _refuse_place(config: Config, memory: TierMemory | None, *, is_import: bool) -> None:
     if not is_import:
-        _refuse_foreign_files(config, directory_of(config))
+        refuse_foreign_files(config, directory_of(config))
     if memory is not None:
         memory.refuse_empty()
 
@@ -326,7 +326,7 @@ def _log_start(takeover: Takeover) -> None:
         )
 
 
-def _refuse_foreign_files(config: Config, directory: Location) -> None:
+def refuse_foreign_files(config: Config, directory: Location) -> None:
     """Begin no tier among the segments of another one, such as RocketMQ's own.
 
     An owner writes its journal first, so an interrupted start leaves no segments without one.
@@ -334,6 +334,7 @@ def _refuse_foreign_files(config: Config, directory: Location) -> None:
 
     Raises:
         ConfigError: there are segments, and no journal.
+        Denied: a file is in the way.
     """
     ours = (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX)
     if isinstance(directory, TierUrl):
@@ -350,6 +351,8 @@ def _refuse_foreign_files(config: Config, directory: Location) -> None:
         if any(_is_object(path) for prefix in ours for path in _files_in(directory / prefix)):
             return  # whole or not, which reading it shows
         found = next(filter(_is_object, directory.glob("[!@]*/**/*")), None)
+    except NotADirectoryError as error:
+        raise Denied("a file stands where a directory is needed", str(directory)) from error
     except OSError:
         return  # the store meets the same error, and names it
     if found is not None:

@@ -20,7 +20,6 @@ from typing import TypeVar, cast
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from container.errors import BytesMissing
 from container.lookup.coverage import count, readable, without
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
@@ -48,7 +47,8 @@ from tieredstore.session.identity import (
     refuse_unnamed,
     remember_store,
 )
-from tieredstore.session.owner import open_owner, refuse_overlap
+from tieredstore.session.owner import open_owner, refuse_foreign_files, refuse_overlap
+from tieredstore.session.places import directory_of
 from tieredstore.session.reader import open_reader
 from tieredstore.session.takeover import refuse_living_owner
 from tieredstore.session.tiering import OwnTopicValues, TieringWatch, dispatcher_of, owner_tasks
@@ -134,12 +134,14 @@ async def continue_unowned(config: Config, clock: Clock, log: HotLog) -> None:
 async def _ask_tier(config: Config, clock: Clock, log: HotLog) -> None:
     memory = await asyncio.to_thread(memory_of_store, config, log.root)
     opening = open_feed(log, clock=clock, cluster=config.cluster, broker=config.broker)
+    is_open = False
     try:
         await asyncio.to_thread(memory.refuse_empty)
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(CONTINUE_ANSWER_S_MAX):
                 tier = await stack.enter_async_context(open_reader(config))
                 await memory.refuse_other(tier.store, tier.state.broker)
+            is_open = True
             feed = await stack.enter_async_context(opening)
             newest = config.dispatch.compared_messages_max
             await continue_at_tier(
@@ -148,15 +150,27 @@ async def _ask_tier(config: Config, clock: Clock, log: HotLog) -> None:
     except Contradiction:
         raise
     except (StoreError, ConfigError, TimeoutError) as error:
-        if isinstance(error, NotFound) and not isinstance(error, BytesMissing):
-            if not await asyncio.to_thread(log.doubt):  # nothing was tiered yet
-                await _remember_place(log)
-            return
         why = str(error) or f"no answer within {CONTINUE_ANSWER_S_MAX:g} s"
-        if doubt := await asyncio.to_thread(log.doubt):
+        doubt = await asyncio.to_thread(log.doubt)
+        if isinstance(error, NotFound) and not (is_open or memory.has_tier):
+            why = await asyncio.to_thread(_remains_of_tier, config)
+            if not why:  # nothing was tiered yet
+                if log.is_new or not doubt:
+                    await _remember_place(log)
+                return
+        if doubt:
             reason = f"{doubt} and its tier does not answer ({why}): {UNKNOWN_ENDS}"
             raise Unavailable(reason, str(log.root)) from error
         LOGGER.warning("the tier does not answer, offsets continue from the hot log alone: %s", why)
+
+
+def _remains_of_tier(config: Config) -> str:
+    """Return why a place without a journal is not that of a tier to begin; "" if it may be."""
+    try:
+        refuse_foreign_files(config, directory_of(config))
+    except (StoreError, ConfigError) as error:
+        return str(error)
+    return ""
 
 
 async def _remember_place(log: HotLog) -> None:

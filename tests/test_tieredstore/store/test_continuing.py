@@ -428,6 +428,48 @@ def test_with_the_tier_away_a_log_that_knows_none_of_its_ends_takes_nothing(plac
     place.verify()
 
 
+REMAINS: dict[str, Callable[[Place, Path], object]] = {
+    "empty, journal lost": lambda place, tier: emptied(place) or shutil.rmtree(tier / "@journal"),
+    "copy, journal lost": lambda place, tier: older(place) or shutil.rmtree(tier / "@journal"),
+    "empty, in the way": lambda place, tier: (
+        emptied(place) or shutil.rmtree(tier) or tier.write_text("")
+    ),
+}
+
+
+@pytest.mark.parametrize("writer", ["library at DISABLE", "put"])
+@pytest.mark.parametrize("way", REMAINS)
+def test_what_remains_of_a_tier_is_not_taken_for_one_that_was_never_begun(
+    way: str, writer: str, tmp_path: Path
+) -> None:
+    place = Place(tmp_path, str(tmp_path / "tier"))
+    place.lived(is_running=False)
+    (place.copy / "config/tieredStore.json").unlink(missing_ok=True)
+    (broker,) = (tmp_path / "tier").glob("*/*")
+    REMAINS[way](place, broker)
+    if writer == "put":
+        said = place.command("put", "Orders", "x", status=3).stderr
+    else:
+        with pytest.raises(Unavailable) as raised:
+            by_library_at_disable(place)
+        said = str(raised.value)
+    assert "its tier does not answer" in said
+    assert "a file stands where" in said or "and no journal of ours" in said
+
+
+def test_a_copy_of_a_store_that_was_begun_by_put_is_known_as_one(tmp_path: Path) -> None:
+    place = Place(tmp_path, str(tmp_path / "tier"))
+    place.command("put", "Orders", "x")
+    place.command("tier")
+    shutil.copytree(place.root, place.copy)
+    shutil.rmtree(place.root)
+    shutil.copytree(place.copy, place.root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cold_side, "open_reader", _not_answering)
+        said = place.command("put", "Orders", "x", status=3).stderr
+    assert "the hot log was copied to this place" in said
+
+
 @pytest.mark.parametrize("is_other", [False, True])
 def test_the_ends_of_another_tier_at_the_place_count_for_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_other: bool
