@@ -78,8 +78,7 @@ class Appender:
         was_closed, checkpoint = directory.was_closed, directory.checkpoint()
         self._ends_file = DurableEndsFile(directory.durable_ends)
         durable = self._ends_file.read()
-        is_expected = durable is not None and durable.has_deletions
-        self.deleted = DeletedQueues(directory.deleted_queues, is_expected=is_expected)
+        self.deleted = DeletedQueues(directory.deleted_queues, durable)
         """Deleted queues, which may be created again."""
         directory.begin(clock)
         left = finish_deletion(self.queues, self.deleted)
@@ -360,10 +359,10 @@ class Appender:
             self.deleted.replace(kept | gone)
         except OSError as error:
             raise self._verdict(error) from error
-        if not self._ends.has_deletions:  # after the file: a start that expects it needs it
-            with self._checkpointing, suppress(OSError):  # the next write records it
-                self._ends = replace(self._ends, has_deletions=True)
-                self._ends_file.write_both(self._ends)
+        number = self.deleted.number
+        with self._checkpointing, suppress(OSError):  # else the next write records it
+            self._ends = replace(self._ends, has_deletions=True, deletions=number)
+            self._ends_file.write_both(self._ends)  # after the file: a start needs that
         for queue, end in ends.items():
             self._begin(queue, end)
         left = {queue for queue in self._left if queue in ends or queue.topic in topics}
@@ -443,8 +442,9 @@ class Appender:
     def _ends_at(
         self, position: int, next_offsets: Mapping[QueueId, int], min_position: int
     ) -> DurableEnds:
-        filled = dict(self.queues.filled)
-        return DurableEnds(position, dict(next_offsets), min_position, filled, bool(self.deleted))
+        filled, has_deletions = dict(self.queues.filled), bool(self.deleted)
+        ends, deletions = dict(next_offsets), self.deleted.number
+        return DurableEnds(position, ends, min_position, filled, has_deletions, deletions)
 
     def _checkpoint_of(self, end: int, stamp: int) -> Checkpoint:
         queues = len(self.queues.bases)

@@ -249,6 +249,33 @@ def test_one_of_two_copies_of_the_deleted_queues_is_enough(
     assert path.read_bytes() == raw, "the start makes it whole again"
 
 
+@pytest.mark.parametrize("life", ["closed", "killed"])
+def test_an_older_copy_of_the_deleted_queues_is_not_believed(
+    life: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path)
+    names = ("deletedQueues.json", "deletedQueues.json.copy")
+    paths = [tmp_path / "config" / name for name in names]
+    with appender_at(tmp_path) as store:
+        store.delete_topics({"Kept"})
+        older = paths[0].read_bytes()
+        store.delete_topics({"Gone"})
+        if life == "closed":
+            store.close()
+    newer = paths[0].read_bytes()
+    for path in paths:
+        path.write_bytes(older)
+        with appender_at(tmp_path) as store:
+            assert store.next_offset(QueueId("Gone", 0)) == 30
+            assert "Gone" not in {queue.topic for queue in store.next_offsets}
+        assert [one.read_bytes() for one in paths] == [newer, newer], "the start mends it"
+    assert "older" in caplog.text
+    for path in paths:
+        path.write_bytes(older)
+    with pytest.raises(Corrupt, match="not as it was last written"), appender_at(tmp_path):
+        pass
+
+
 def test_the_loss_of_both_copies_of_the_deleted_queues_is_an_error(tmp_path: Path) -> None:
     filled(tmp_path)
     path = tmp_path / "config/deletedQueues.json"

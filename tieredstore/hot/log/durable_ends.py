@@ -166,6 +166,8 @@ class DurableEnds:
     """Offset of each queue before which units may be fillers; None: an older version wrote none."""
     has_deletions: bool = False
     """Whether `config/deletedQueues.json` has entries."""
+    deletions: int = 0
+    """Least number of `config/deletedQueues.json`. A lower one is that of an older copy."""
     number: int = 0
     """Number of earlier writes. The newer of two copies has the higher one."""
 
@@ -178,6 +180,7 @@ class DurableEnds:
             "minPosition": self.min_position,
             "nextOffsets": _by_topic(self.next_offsets),
             "hasDeletions": self.has_deletions,
+            "deletions": self.deletions,
         }
         if self.filled is not None:
             document["filled"] = _by_topic(self.filled)
@@ -193,13 +196,14 @@ class DurableEnds:
         document = decode_checked(raw)
         if document.get("format") != FORMAT:
             raise NotSound("this version does not know its format")
-        filled = document.get("filled")  # this and `hasDeletions` are newer than the format
+        filled = document.get("filled")  # this and the deletions are newer than the format
         return cls(
             document["position"],
             _by_queue(document["nextOffsets"]),
             document["minPosition"],
             None if filled is None else _by_queue(filled),
             document.get("hasDeletions", False),
+            document.get("deletions", 0),
             document["number"],
         )
 

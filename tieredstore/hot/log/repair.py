@@ -164,12 +164,11 @@ class HotRepair:
         directory = self._directory
         file = DurableEndsFile(directory.durable_ends)
         durable = file.read()
-        is_expected = durable is not None and durable.has_deletions
         found = Directory(
             directory.was_closed,
             directory.checkpoint(),
             durable,
-            DeletedQueues(directory.deleted_queues, is_expected=is_expected),
+            DeletedQueues(directory.deleted_queues, durable),
             has_lost_ends=file.is_damaged,
         )
         if fits(self._log, found):
