@@ -1,23 +1,28 @@
 """Execution of retention for `HotLog.trim`: deletes the files that `retention.py` chose."""
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from container.names.queue_id import QueueId
+from provider.errors import Corrupt
 from tieredstore.hot.appender import Appender
 from tieredstore.hot.options import RetentionOptions
-from tieredstore.hot.reading import first_with_record
+from tieredstore.hot.reading import first_with_record, store_time
 from tieredstore.hot.retention import LogFile, Trim, plan_trim
 
 HoldsBack = Callable[[QueueId], int | None]
 """Function that returns the first offset of a queue to keep; None: all of it may be deleted."""
 
 
-def tiered_position(appender: Appender, offsets: dict[QueueId, int], end: int) -> int:
+def tiered_position(
+    appender: Appender, offsets: Mapping[QueueId, int], end: int, *, verifies: bool
+) -> int:
     """Return the position of the oldest record that must stay; `end` if there is none.
 
-    Reads one unit for each queue of `offsets`.
+    Reads one unit for each queue of `offsets`. `verifies`: reads the head of the record, too: a
+    damaged unit may point anywhere.
 
     Raises:
         OSError: a unit cannot be read.
@@ -25,16 +30,15 @@ def tiered_position(appender: Appender, offsets: dict[QueueId, int], end: int) -
     position = end
     for queue, offset in offsets.items():
         if offset < appender.next_offsets.get(queue, 0):
-            first = appender.queues.first_offset(queue)
-            unit = appender.queues.unit(queue, max(offset, first))
-            position = min(position, unit.position)  # a filler's is 0, which keeps everything
+            at = max(offset, appender.queues.first_offset(queue))
+            position = min(position, _position_of(appender, queue, at, verifies=verifies))
     return position
 
 
 def oldest_position(appender: Appender, queues: Collection[QueueId]) -> int | None:
     """Return the position of the oldest record of these queues; None if they have none.
 
-    Reads some 20 units for each queue.
+    Reads some 20 units for each queue, and the head of a record.
 
     Raises:
         OSError: a unit cannot be read.
@@ -43,8 +47,23 @@ def oldest_position(appender: Appender, queues: Collection[QueueId]) -> int | No
     for queue in queues:
         first = first_with_record(appender, queue)
         if first < appender.next_offsets.get(queue, 0):
-            found.append(appender.queues.unit(queue, first).position)
+            found.append(_position_of(appender, queue, first, verifies=True))
     return min(found, default=None)
+
+
+def _position_of(appender: Appender, queue: QueueId, offset: int, *, verifies: bool) -> int:
+    """Return the position of a record, or one before it if unit or record are damaged.
+
+    A filler's is 0, which keeps everything.
+    """
+    position = appender.queues.unit(queue, offset).position
+    if not verifies:
+        return position
+    with suppress(Corrupt):
+        if store_time(appender, queue, offset) is not None:
+            return position
+    before = appender.queues.unit_if_there(queue, offset - 1).position
+    return min(position, before)
 
 
 def share_in_use(usage: os.statvfs_result) -> float:
@@ -74,16 +93,20 @@ def trim(
     if disk_used >= options.disk_clean_ratio:  # else files are deleted by age alone
         only_position = oldest_position(appender, appender.next_offsets.keys() - offsets.keys())
     files = [LogFile(base, log.path(base).stat().st_mtime) for base in list(log.bases)]
-    planned = plan_trim(
-        files,
-        file_bytes=log.file_bytes,
-        tiered_position=tiered_position(appender, offsets, end),
-        only_position=only_position,
-        now_s=now_s,
-        disk_used=disk_used,
-        options=options,
-        hour=datetime.fromtimestamp(now_s, UTC).astimezone().hour,
-    )
+    planned = Trim()
+    for verifies in (False, True):
+        planned = plan_trim(
+            files,
+            file_bytes=log.file_bytes,
+            tiered_position=tiered_position(appender, offsets, end, verifies=verifies),
+            only_position=only_position,
+            now_s=now_s,
+            disk_used=disk_used,
+            options=options,
+            hour=datetime.fromtimestamp(now_s, UTC).astimezone().hour,
+        )
+        if not planned.files:
+            break
     appender.delete_oldest(planned.files)
     if planned.files:
         for queue in list(queues.bases):

@@ -145,6 +145,34 @@ async def test_files_that_the_tier_has_go_and_the_rest_stays_readable(tmp_path: 
             assert (await log.bounds(second)).min_offset == low
 
 
+@pytest.mark.parametrize("offset", [0, 10, 11, 35, 57])
+@pytest.mark.parametrize("bit", [38, 13])  # of the position: beyond the log, and within it
+async def test_a_unit_that_rotted_lets_no_untiered_message_go(
+    bit: int, offset: int, tmp_path: Path
+) -> None:
+    """The first untiered unit points beyond its record."""
+    idle, busy = QueueId("Orders", 0), QueueId("Orders", 1)
+    clock = ManualClock()
+    options = RetentionOptions(reserved_s=HOUR_S, disk_clean_ratio=1, disk_force_ratio=1)
+    async with open_hot_log(tmp_path, options=SMALL, clock=clock) as log:
+        for number in range(60):
+            await log.append(new_message(number))
+        for number in range(60):
+            await log.append(new_message(number, queue_id=1))
+        written = clock.now_ms() / 1000
+        for path in (tmp_path / "commitlog").iterdir():
+            os.utime(path, (written, written))
+        await clock.advance(HOUR_S)
+        position = log._appender.queues.unit(idle, offset).position
+        path = log._appender.queues.path(idle, offset // 10 * 200)
+        raw = bytearray(path.read_bytes())
+        raw[offset % 10 * 20 + 7 - bit // 8] ^= 1 << bit % 8
+        path.write_bytes(raw)
+        assert log._appender.queues.unit(idle, offset).position > position
+        trimmed = await log.trim({idle: offset, busy: 60}.get, options)
+        assert max(trimmed.files, default=-4096) + 4096 <= position
+
+
 @pytest.mark.parametrize(
     ("free", "available", "share"),
     [(1000, 1000, 0), (400, 400, 0.6), (400, 100, 600 / 700), (270, 0, 1)],
