@@ -376,6 +376,15 @@ class HotLog:
         async with self._trimming:
             await self._delete(lambda: self._appender.delete_topics(topics))
 
+    async def settled(self) -> None:
+        """Wait for the end of a running deletion or retention, which removes files before bounds.
+
+        Raises:
+            Closed: the log was closed.
+        """
+        async with self._trimming:
+            self._refuse_if_closed()
+
     async def _delete(self, delete: Callable[[], Deletion]) -> frozenset[QueueId]:
         """Delete queues after all earlier calls. Raise the error that left files on disk."""
         deletion = await self._calls.do(delete, self._forget)

@@ -330,9 +330,9 @@ class LocalMessageStore(TopicCalls):
         refuse_bounds(offset, messages_max, bytes_max)
         log, queue = self.log, named_queue(topic, queue_id)
         wish = Wish(messages_max, bytes_max, parse_subscription(subscription), self._limits)
-        if not log.has(queue):
-            return GetMessageResult(FetchStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         for _ in range(TRIES):
+            if not log.has(queue):
+                return GetMessageResult(FetchStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
             bounds = await log.bounds(queue)
             answer = status_by_bounds(offset, bounds)
             if answer is not None:
@@ -341,8 +341,10 @@ class LocalMessageStore(TopicCalls):
                 found = await self._read(queue, offset, wish)
             except OutOfRange:
                 continue  # deleted meanwhile: the bounds have changed
-            if (found is None or found[0].is_removing) and await log.bounds(queue) != bounds:
-                continue  # likewise; a tier may have the deleted messages
+            if found is None or found[0].is_removing:
+                await log.settled()
+                if await log.bounds(queue) != bounds:
+                    continue  # likewise; a tier may have the deleted messages
             if found is None:  # no ConsumeQueue file has the offset
                 following = min(log.next_file_offset(offset), bounds.max_offset)
                 return GetMessageResult(FetchStatus.OFFSET_FOUND_NULL, following, *bounds)
@@ -418,6 +420,7 @@ class LocalMessageStore(TopicCalls):
         """
         found = await self.log.message_store_time(named_queue(topic, queue_id), offset)
         if found is None and await self.is_in_store(topic, queue_id, offset):
+            await self.log.settled()
             found = await self.log.message_store_time(named_queue(topic, queue_id), offset)
             if found is None and await self.is_in_store(topic, queue_id, offset):
                 raise Unavailable("a file of the hot log is missing", f"{topic}/{queue_id}", offset)

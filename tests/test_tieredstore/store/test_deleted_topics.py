@@ -2,7 +2,8 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.store import cold_side
+from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.tiered import TieredMessageStore
 
 LEVELS = ["NOT_IN_DISK", "NOT_IN_MEM", "FORCE"]
@@ -400,3 +402,27 @@ async def test_who_follows_the_same_directory_is_told_by_its_files(world: Tiered
         again = (await seen(reader))[GONE]
         assert (again.min_offset, again.max_offset) == (40, 45)
         await reader.close()
+
+
+async def test_a_read_amid_the_deletion_of_its_topic_misses_no_file(tmp_path: Path) -> None:
+    """Its files are gone before its bounds are."""
+    async with LocalMessageStore(tmp_path, options=SMALL) as store:
+        await store.put_messages([new_message(number) for number in range(30)])
+        queues, dropped, goes_on = store.log._appender.queues, threading.Event(), threading.Event()
+        drop = queues.drop
+
+        def drop_slowly(some: Collection[QueueId]) -> None:
+            drop(some)
+            dropped.set()
+            goes_on.wait()
+
+        with patch.object(queues, "drop", drop_slowly):
+            deleting = asyncio.create_task(store.delete_topics({"Orders"}))
+            await asyncio.to_thread(dropped.wait)
+            reading = asyncio.create_task(store.get_message("g", "Orders", 0, 5))
+            asking = asyncio.create_task(store.message_store_time("Orders", 0, 5))
+            await asyncio.wait({reading, asking}, timeout=0.5)
+            goes_on.set()
+            assert (await reading).status is FetchStatus.NO_MATCHED_LOGIC_QUEUE
+            assert await asking is None
+            await deleting
