@@ -63,66 +63,62 @@ async def test_a_time_may_be_a_datetime(store: Any) -> None:
         assert all(one.stored_at <= moment and one.born_at for one in keyed.messages)
 
 
-@pytest.mark.parametrize(
-    ("moment_ms", "lower", "upper"),
-    [(-1, 0, 0), (-(1 << 64), 0, 0), (0, 0, 0), (1 << 63, 5, 4), (1 << 64, 5, 4)],
-)
-async def test_a_time_before_or_after_all_messages_finds_their_bounds(
-    store: Any, moment_ms: int, lower: int, upper: int
-) -> None:
-    assert await store.offset_by_time("Orders", 0, moment_ms, "LOWER") == lower
-    assert await store.offset_by_time("Orders", 0, moment_ms, "UPPER") == upper
-    found = await store.query_message("Orders", "key-3", begin_ms=moment_ms)
-    assert (len(found.messages), found.is_complete) == (int(moment_ms <= 0), True)
-    found = await store.query_message("Orders", "key-3", end_ms=moment_ms)
-    assert (len(found.messages), found.is_complete) == (int(moment_ms > 0), True)
+async def test_a_time_before_or_after_all_messages_finds_their_bounds(store: Any) -> None:
+    for moment_ms in (-1, -(1 << 64), 0, 1 << 63, 1 << 64):
+        is_before = moment_ms <= 0
+        lower, upper = (0, 0) if is_before else (5, 4)
+        assert await store.offset_by_time("Orders", 0, moment_ms, "LOWER") == lower
+        assert await store.offset_by_time("Orders", 0, moment_ms, "UPPER") == upper
+        found = await store.query_message("Orders", "key-3", begin_ms=moment_ms)
+        assert (len(found.messages), found.is_complete) == (int(is_before), True)
+        found = await store.query_message("Orders", "key-3", end_ms=moment_ms)
+        assert (len(found.messages), found.is_complete) == (int(not is_before), True)
 
 
-@pytest.mark.parametrize(
-    ("call", "arguments", "named", "sentence"),
-    [
-        ("offset_by_time", ("Orders", 0, NAIVE), {}, "has no time zone"),
-        ("offset_by_time", ("Orders", 0, "now"), {}, "timestamp_ms is of type str, not int"),
-        ("offset_by_time", ("Orders", 0, 1.5), {}, "timestamp_ms is of type float, not int"),
-        ("get_message", ("g", "Orders", True, 0), {}, "queue id is of type bool, not int"),
-        ("get_message", ("g", "Orders", "0", 0), {}, "queue id is of type str, not int"),
-        ("get_message", ("g", b"Orders", 0, 0), {}, "topic is of type bytes, not str"),
-        ("get_message", ("g", "Orders", 0, 1.5), {}, "offset is of type float, not int"),
-        (
-            "get_message",
-            ("g", "Orders", 0, 0),
-            {"messages_max": 0},
-            "messages_max must be positive",
-        ),
-        (
-            "get_message",
-            ("g", "Orders", 0, 0),
-            {"messages_max": -3},
-            "messages_max must be positive",
-        ),
-        ("get_message", ("g", "Orders", 0, 0), {"messages_max": 1.5}, "messages_max is of type"),
-        ("get_message", ("g", "Orders", 0, 0), {"bytes_max": -5}, "must not be negative, as -5 is"),
-        (
-            "get_message",
-            ("g", "Orders", 0, 0),
-            {"subscription": ["TagA"]},
-            "subscription is of type list, not str: use 'TagA || TagB'",
-        ),
-        ("min_offset", ("Orders", True), {}, "queue id is of type bool"),
-        ("max_offset", ("Orders", None), {}, "queue id is of type NoneType"),
-        ("message_store_time", ("Orders", 0.5, 0), {}, "queue id is of type float"),
-        ("query_message", ("Orders", "k"), {"begin_ms": 0.5}, "begin_ms is of type float"),
-        ("query_message", ("Orders", "k"), {"messages_max": "9"}, "messages_max is of type str"),
-        ("query_message", ("Orders", "k"), {"messages_max": -1}, "messages_max is negative: -1"),
-        ("query_message", ("Orders", "k"), {"begin_ms": NAIVE}, "has no time zone"),
-        ("query_message", ("Orders", "k"), {"end_ms": NAIVE}, "has no time zone"),
-    ],
-)
-async def test_an_argument_of_another_kind_is_refused(
-    store: Any, call: str, arguments: tuple[Any, ...], named: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        await getattr(store, call)(*arguments, **named)
+WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("offset_by_time", ("Orders", 0, NAIVE), {}, "has no time zone"),
+    ("offset_by_time", ("Orders", 0, "now"), {}, "timestamp_ms is of type str, not int"),
+    ("offset_by_time", ("Orders", 0, 1.5), {}, "timestamp_ms is of type float, not int"),
+    ("get_message", ("g", "Orders", True, 0), {}, "queue id is of type bool, not int"),
+    ("get_message", ("g", "Orders", "0", 0), {}, "queue id is of type str, not int"),
+    ("get_message", ("g", b"Orders", 0, 0), {}, "topic is of type bytes, not str"),
+    ("get_message", ("g", "Orders", 0, 1.5), {}, "offset is of type float, not int"),
+    (
+        "get_message",
+        ("g", "Orders", 0, 0),
+        {"messages_max": 0},
+        "messages_max must be positive",
+    ),
+    (
+        "get_message",
+        ("g", "Orders", 0, 0),
+        {"messages_max": -3},
+        "messages_max must be positive",
+    ),
+    ("get_message", ("g", "Orders", 0, 0), {"messages_max": 1.5}, "messages_max is of type"),
+    ("get_message", ("g", "Orders", 0, 0), {"bytes_max": -5}, "must not be negative, as -5 is"),
+    (
+        "get_message",
+        ("g", "Orders", 0, 0),
+        {"subscription": ["TagA"]},
+        "subscription is of type list, not str: use 'TagA || TagB'",
+    ),
+    ("min_offset", ("Orders", True), {}, "queue id is of type bool"),
+    ("max_offset", ("Orders", None), {}, "queue id is of type NoneType"),
+    ("message_store_time", ("Orders", 0.5, 0), {}, "queue id is of type float"),
+    ("query_message", ("Orders", "k"), {"begin_ms": 0.5}, "begin_ms is of type float"),
+    ("query_message", ("Orders", "k"), {"messages_max": "9"}, "messages_max is of type str"),
+    ("query_message", ("Orders", "k"), {"messages_max": -1}, "messages_max is negative: -1"),
+    ("query_message", ("Orders", "k"), {"begin_ms": NAIVE}, "has no time zone"),
+    ("query_message", ("Orders", "k"), {"end_ms": NAIVE}, "has no time zone"),
+]
+"""Calls with their arguments, and what is said."""
+
+
+async def test_an_argument_of_another_kind_is_refused(store: Any) -> None:
+    for call, arguments, named, sentence in WRONG:
+        with pytest.raises(ValueError, match=sentence):
+            await getattr(store, call)(*arguments, **named)
 
 
 async def test_no_bytes_are_enough_for_one_message(store: Any) -> None:
