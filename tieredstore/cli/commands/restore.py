@@ -1,15 +1,15 @@
 """`tieredstore restore`: a broker's store directory, written from its tier."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from provider.errors import NotFound
+from provider.errors import Corrupt, NotFound
 from provider.posix.files import posix_errors
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.jobs import engine_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tieredstore.config.effective import Config
     from tieredstore.offline.jobs.restore_store import GroupMessages, RestoreReport
 
+ParsedT = TypeVar("ParsedT")
 QUEUES_LISTED_MAX, TOPICS_LISTED_MAX = 40, 10
 
 
@@ -95,7 +96,7 @@ def command(
 
     config = existing_tier(invocation.load_config())
     kept = _offsets(config, offsets)
-    settings = None if topics_json is None else parse_topics(_content(topics_json), topics_json)
+    settings = None if topics_json is None else _parsed(topics_json, parse_topics)
     wanted = Wanted(frozenset(topics) or None, since)
     with engine_of("local", processes) as engine, bytes_progress("restoring") as progress:
         report = restore_store(
@@ -119,23 +120,25 @@ def command(
 def _offsets(config: "Config", given: Path | None) -> Table:
     """Offsets of groups, from a file; none if `serve` kept none."""
     if given is not None:
-        return parse(_content(given), str(given))[0]
+        return _parsed(given, lambda raw, path: parse(raw, str(path)))[0]
     path = ServeOptions.of(config).offsets_path
     with suppress(NotFound), posix_errors(str(path)):
         return parse(path.read_bytes(), str(path))[0]
     return {}
 
 
-def _content(path: Path) -> bytes:
+def _parsed(path: Path, parser: Callable[[bytes, Path], ParsedT]) -> ParsedT:
     """Content of a file that the user gave.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read, or is another file. It is no damage of the tier.
     """
     try:
-        return path.read_bytes()
+        return parser(path.read_bytes(), path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except Corrupt as error:
+        raise ConfigError(f"{path} is damaged, or another file: {error.reason}") from error
 
 
 def _print_log_place(config: "Config", directory: Path) -> None:
