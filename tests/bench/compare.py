@@ -22,11 +22,19 @@ from tests.bench.java_side import JavaFigure, JavaSide
 from tests.bench.rows import Defaults, Goal, add_run_options, goals_beside, keep, refuse_small
 from tests.support.rocketmq_broker import BrokerInstall, rocketmq_version
 from tieredstore.bench.figure import Figure
-from tieredstore.bench.measure import TIER
-from tieredstore.bench.raw_limits import RAW_READ, RAW_WRITE, raw_limits
-from tieredstore.bench.run import METRICS, RAW_BYTES_MAX, BenchResult, as_rows, lines_of, spread
+from tieredstore.bench.measure import TIER, Worker
+from tieredstore.bench.run import (
+    METRICS,
+    RAW_BYTES_MAX,
+    RAW_READ,
+    RAW_WRITE,
+    BenchResult,
+    as_rows,
+    lines_of,
+    raw_limits,
+    spread,
+)
 from tieredstore.bench.synthetic_store import SyntheticStore
-from tieredstore.bench.worker import Worker
 from tieredstore.cli.output import write_table
 
 CASES = (

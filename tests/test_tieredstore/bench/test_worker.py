@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from provider.errors import StoreError
-from tieredstore.bench.measure import READ_SHAPES, TIER, TIER_INDEXED
+from tieredstore.bench.measure import READ_SHAPES, TIER, TIER_INDEXED, Worker
 from tieredstore.bench.synthetic_store import SyntheticStore, write_synthetic_store
-from tieredstore.bench.worker import Worker
 
 MADE = SyntheticStore(messages=200, body_bytes=100, queues=2)
 
