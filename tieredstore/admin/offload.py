@@ -6,9 +6,8 @@ from container.move.offload_plan import Until
 from container.upkeep.offload import OffloadedQueue, planned_offload
 from provider.clock import Clock
 from provider.stores.verified import probe
-from tieredstore.config.effective import Config
+from tieredstore.config.effective import Config, refuse_linked_stores, second_location
 from tieredstore.config.location import OFFLOAD_PATH
-from tieredstore.config.second_store import refuse_linked_stores, second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.session.owner import running_owner

@@ -35,10 +35,9 @@ from provider.object_store import ObjectStore
 from provider.stores.metered import ProviderMetrics
 from provider.stores.packed_segments import PARTS_PREFIX
 from provider.stores.two_stores import TwoStores
-from tieredstore.config.effective import Config
+from tieredstore.config.effective import Config, refuse_linked_stores, second_location
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.prices import PriceTable
-from tieredstore.config.second_store import refuse_linked_stores, second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.layout import (
     COMMIT_LOG,

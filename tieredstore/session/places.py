@@ -25,11 +25,10 @@ from provider.stores.range_reads import RangeReads
 from provider.stores.retrying import RetryingStore
 from provider.stores.throttled import ThrottledStore
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE, TwoStores
-from tieredstore.config.effective import Config
+from tieredstore.config.effective import Config, second_location
 from tieredstore.config.keys import SCHEME
 from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.object_store import MASTER_KEYS
-from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError, environment_name
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from provider.stores.in_place_segments import LOCK_NAME
 from provider.stores.packed_segments import OFFLOAD_PREFIX
 from provider.stores.two_stores import TwoStores, is_offloaded
 from provider.stores.verified import PROBE_PREFIX, VerifiedStore
-from tieredstore.config.effective import Config
+from tieredstore.config.effective import Config, second_location
 from tieredstore.config.location import OFFLOAD_PATH, Location, TierUrl
-from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.session.places import brokers_in, directory_of, reading_storage
 

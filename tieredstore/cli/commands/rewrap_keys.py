@@ -12,8 +12,8 @@ from tieredstore.admin.rewrap import Moved, move_to_bound
 from tieredstore.cli.invocation import Invocation, json_option, pass_invocation, take_over_option
 from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.cli.streams import FINDINGS
+from tieredstore.config.effective import second_location
 from tieredstore.config.location import TierUrl
-from tieredstore.config.second_store import second_location
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import counted
 from tieredstore.session.places import directory_of, rewrap_keys
