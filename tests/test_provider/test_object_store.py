@@ -17,7 +17,7 @@ from provider.errors import (
     Unauthorized,
     Unavailable,
 )
-from provider.object.files import error_text, files_of
+from provider.object.files import error_text, files_of, make_directory
 from provider.object.store import FsspecStore, open_object_store
 from provider.options import ObjectOptions
 from provider.ranges import ByteRange
@@ -298,3 +298,27 @@ async def test_what_another_process_left_half_made_is_not_there(tmp_path: Path) 
     await store.create("a/1", [b"x"])
     (tmp_path / "a" / "@tmp-0").write_bytes(b"half")
     assert [entry.name for entry in await store.list("")] == ["a/1"]
+
+
+def test_a_directory_that_another_thread_makes_meanwhile_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, is_dir = tmp_path / "made" / "below", Path.is_dir
+
+    def looked_at_too_early(path: Path) -> bool:
+        found = is_dir(path)
+        if path == wanted and not found:
+            wanted.mkdir(parents=True)  # by another thread, right after the look
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_dir", looked_at_too_early)
+        make_directory(wanted)
+    assert wanted.is_dir()
+
+
+def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(NotADirectoryError, match="a file stands where a directory is needed"):
+            make_directory(path)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import resource
 import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -429,3 +430,16 @@ async def test_a_round_of_which_one_sync_fails_is_not_durable(
     ]
     await store.append(pieces)
     assert await store.read(f"f{failing}") == b"whole"
+
+
+async def test_a_store_keeps_fewer_files_open_where_the_process_may_open_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (20, 20))
+    store = PosixStore(tmp_path)
+    names = [f"q/{number}" for number in range(40)]
+    await store.append([Append(name, 0, (b"x",)) for name in names])
+    for name in names:
+        await store.read(name)
+    assert len(descriptors_below(tmp_path)) <= 10 + 1  # the root
+    await store.close()
