@@ -54,7 +54,7 @@ from tieredstore.hot.options import UntieredPolicy as UntieredPolicy
 from tieredstore.hot.options import ReadLimits as ReadLimits
 
 # Plug-ins:
-from tieredstore.store.forwarding import ForwardingMessageStore as ForwardingMessageStore
+from tieredstore.store.plugins import ForwardingMessageStore as ForwardingMessageStore
 from tieredstore.store.plugins import PluggedStore as PluggedStore
 from tieredstore.store.plugins import PluginContext as PluginContext
 

@@ -1,7 +1,7 @@
 """Interface of all message stores: local, tiered, and users' plug-ins.
 
 The calls are those of RocketMQ's MessageStore that concern messages, with its statuses. A plug-in
-is a store around another one (`forwarding.py`); `plugins.py` builds them by `messageStorePlugIn`.
+is a store around another one; `plugins.py` has its base, and builds them by `messageStorePlugIn`.
 """
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence

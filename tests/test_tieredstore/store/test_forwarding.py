@@ -13,8 +13,8 @@ from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from tests.support.tiered_world import TieredWorld
 from tieredstore.hot.encoding import NewMessage
-from tieredstore.store.forwarding import ForwardingMessageStore
 from tieredstore.store.local import LocalMessageStore
+from tieredstore.store.plugins import ForwardingMessageStore
 from tieredstore.store.protocol import GetMessageResult, MessageStore
 from tieredstore.store.tiered import TieredMessageStore
 

@@ -17,10 +17,10 @@ from tests.support.hot_store import SMALL, new_message
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.store import protocol
-from tieredstore.store.forwarding import ForwardingMessageStore
 from tieredstore.store.local import LocalMessageStore
 from tieredstore.store.plugins import (
     CALLS,
+    ForwardingMessageStore,
     PluggedStore,
     PluginContext,
     StoreLayers,
@@ -33,7 +33,7 @@ from tieredstore.store.tiered import TieredMessageStore
 EXAMPLE = Path(__file__).parents[2] / "support" / "example_plugin"
 JAVA_TIERED = "org.apache.rocketmq.tieredstore.TieredMessageStore"
 MODULE = """
-from tieredstore.store.forwarding import ForwardingMessageStore
+from tieredstore.store.plugins import ForwardingMessageStore
 
 class Outer(ForwardingMessageStore):
     def __init__(self, context, inner):
@@ -234,7 +234,7 @@ def test_every_store_has_exactly_the_calls_of_the_protocol(kind: type) -> None:
 def test_what_lacks_one_call_is_no_store(tmp_path: Path) -> None:
     """Such as a plug-in of before that call came."""
     (tmp_path / "acme_older.py").write_text(
-        "from tieredstore.store.forwarding import ForwardingMessageStore\n"
+        "from tieredstore.store.plugins import ForwardingMessageStore\n"
         "class Older(ForwardingMessageStore):\n"
         "    def __init__(self, context, inner):\n"
         "        super().__init__(inner)\n"
@@ -246,7 +246,7 @@ def test_what_lacks_one_call_is_no_store(tmp_path: Path) -> None:
 async def test_a_plug_in_counts_in_the_registry_that_the_metrics_page_shows(tmp_path: Path) -> None:
     (tmp_path / "acme_counting.py").write_text(
         "from prometheus_client import Counter\n"
-        "from tieredstore.store.forwarding import ForwardingMessageStore\n"
+        "from tieredstore.store.plugins import ForwardingMessageStore\n"
         "class Counting(ForwardingMessageStore):\n"
         "    def __init__(self, context, inner):\n"
         "        super().__init__(inner)\n"
