@@ -26,7 +26,7 @@ from tests.support.golden_reads import java_reader
 from tests.support.packed_tier import tier_packed
 from tests.support.time_oracle import offset_by_scan
 from tieredstore.config.effective import Config
-from tieredstore.hot.opening import open_hot_log
+from tieredstore.hot.hot_log import open_hot_log
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.store.levels import Level
 from tieredstore.store.local import LocalMessageStore

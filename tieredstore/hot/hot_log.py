@@ -1,9 +1,9 @@
 """Hot log in RocketMQ's local format: concurrent appends, reads by queue offset, retention."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager, suppress
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -18,9 +18,9 @@ from provider.posix.files import posix_errors
 from tieredstore.hot.appender import Appender, Deletion
 from tieredstore.hot.appending import AppendCalls, QueueEnds
 from tieredstore.hot.encoding import Appended, NewMessage
-from tieredstore.hot.log.directory import is_copy, remember_place
+from tieredstore.hot.log.directory import StoreDirectory, is_copy, remember_place
 from tieredstore.hot.log.files import ESTIMATED_SHARE
-from tieredstore.hot.options import RetentionOptions
+from tieredstore.hot.options import HotWriteOptions, RetentionOptions
 from tieredstore.hot.reading import (
     Bounds,
     Choose,
@@ -33,8 +33,8 @@ from tieredstore.hot.reading import (
     search_time,
     store_time,
 )
-from tieredstore.hot.retention import Trim
-from tieredstore.hot.trimming import HoldsBack, trim
+from tieredstore.hot.trimming import HoldsBack, Trim, trim
+from tieredstore.lifetime import running
 
 T = TypeVar("T")
 COPIED = "the hot log was copied to this place, perhaps from an older one,"
@@ -512,3 +512,59 @@ class HotLog:
                 return work()
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, translated)
+
+
+THREADS = 3
+"""Threads besides the appending one: one syncs the CommitLog, one the ConsumeQueues, one reads."""
+
+
+@asynccontextmanager
+async def open_hot_log(
+    root: Path, *, options: HotWriteOptions, clock: Clock
+) -> AsyncGenerator[HotLog]:
+    """Open or create a store directory (`storePathRootDir`) for writing.
+
+    Takes some milliseconds after a clean shutdown. After a crash it scans all records since the
+    last checkpoint. Leaving the block writes all accepted messages, makes them durable and marks
+    the directory as closed, so that a Java broker may be started on it.
+
+    Raises:
+        InUse: another process writes it, or another log of this process.
+        Denied: not allowed; or its files have other lengths than `options` say; or a broker keeps
+            queues of other kinds in it.
+        Corrupt: its records or topics contradict the format.
+        Unavailable: it cannot be read or written now.
+    """
+    executor = ThreadPoolExecutor(THREADS, thread_name_prefix="hot-log")
+    try:
+        loop = asyncio.get_running_loop()
+        opening = loop.run_in_executor(executor, _opened, root, options, clock)
+        try:
+            appender = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unused)
+            raise
+        log = HotLog(appender, clock=clock, executor=executor)
+        try:
+            async with running([log.flush_forever, log.flush_queues_forever]):
+                yield log
+        finally:
+            await log.close()
+    finally:
+        executor.shutdown(wait=False)
+
+
+def _opened(root: Path, options: HotWriteOptions, clock: Clock) -> Appender:
+    with posix_errors(str(root)):
+        where = Path(options.commit_log_path) if options.commit_log_path else None
+        directory = StoreDirectory(root, where)
+        try:
+            return Appender(directory, options, clock)
+        except BaseException:
+            directory.close()
+            raise
+
+
+def _close_unused(opening: "asyncio.Future[Appender]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -20,14 +20,12 @@ from fetcher.tag_filter import Subscription, parse_subscription
 from provider.clock import Clock, SystemClock, wait_at_most
 from provider.errors import Closed, OutOfRange, StoreError, Unavailable
 from tieredstore.hot.encoding import Appended, NewMessage
-from tieredstore.hot.hot_log import HotLog
+from tieredstore.hot.hot_log import HotLog, open_hot_log
 from tieredstore.hot.log.directory import read_identity
 from tieredstore.hot.log.files import is_estimated_resident
-from tieredstore.hot.opening import open_hot_log
 from tieredstore.hot.options import HotWriteOptions, ReadLimits, RetentionOptions
 from tieredstore.hot.reading import Bounds, Picks
-from tieredstore.hot.retention import Trim
-from tieredstore.hot.trimming import HoldsBack
+from tieredstore.hot.trimming import HoldsBack, Trim
 from tieredstore.lifetime import running
 from tieredstore.reader.cursor import Moment, whole_ms
 from tieredstore.store.by_topic import TopicCalls

@@ -15,8 +15,7 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import new_message
 from tieredstore.hot.appending import HERE_BYTES_MAX, HERE_MESSAGES_MAX, PAUSES
 from tieredstore.hot.encoding import MessageRefused, NewMessage
-from tieredstore.hot.hot_log import HotLog
-from tieredstore.hot.opening import open_hot_log
+from tieredstore.hot.hot_log import HotLog, open_hot_log
 from tieredstore.hot.options import HotWriteOptions
 
 OPTIONS = HotWriteOptions(commit_log_bytes=1 << 22)

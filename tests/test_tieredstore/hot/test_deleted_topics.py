@@ -19,9 +19,8 @@ from provider.errors import Corrupt, OutOfRange, Unavailable
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, contents, new_message, put
 from tieredstore.hot.appender import Appender
-from tieredstore.hot.hot_log import HotLog
+from tieredstore.hot.hot_log import HotLog, open_hot_log
 from tieredstore.hot.log.durable_ends import is_checked
-from tieredstore.hot.opening import open_hot_log
 from tieredstore.hot.options import RetentionOptions
 
 KEPT, GONE, ALSO_GONE = QueueId("Kept", 0), QueueId("Gone", 0), QueueId("Gone", 3)

@@ -23,7 +23,7 @@ from provider.clock import SystemClock
 from tests.support.hot_store import as_new
 from tests.support.messages import messages, property_maps, topics, with_record_crc
 from tieredstore.hot.encoding import INNER_BATCH, MessageRefused, NewMessage, plan_append, prepare
-from tieredstore.hot.opening import open_hot_log
+from tieredstore.hot.hot_log import open_hot_log
 from tieredstore.hot.options import HotWriteOptions
 
 OPTIONS = HotWriteOptions()

@@ -13,8 +13,8 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
 from tests.support.owned_tier import OwnedWorld
 from tests.support.store_reader import PHYSICAL_OFFSET, contents
+from tieredstore.hot.hot_log import open_hot_log
 from tieredstore.hot.hot_log_source import open_feed
-from tieredstore.hot.opening import open_hot_log
 
 QUEUE = QueueId("Orders", 0)
 

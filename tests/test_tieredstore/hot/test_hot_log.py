@@ -16,10 +16,9 @@ from provider.errors import Closed, OutOfRange, Unavailable
 from provider.testing.manual_clock import ManualClock, settle
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot.encoding import AppendPlan, MessageRefused, NewMessage
-from tieredstore.hot.hot_log import HotLog
+from tieredstore.hot.hot_log import HotLog, open_hot_log
 from tieredstore.hot.log import commit_log
 from tieredstore.hot.log.directory import InUse
-from tieredstore.hot.opening import open_hot_log
 from tieredstore.hot.options import HotWriteOptions
 
 QUEUE = QueueId("Orders", 0)

@@ -11,9 +11,9 @@ from container.names.rocketmq import broker_directory
 from provider.errors import Denied
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
+from tieredstore.hot.hot_log import open_hot_log
 from tieredstore.hot.hot_log_source import open_feed
 from tieredstore.hot.log.directory import StoreDirectory
-from tieredstore.hot.opening import open_hot_log
 
 QUEUE = QueueId("Orders", 0)
 

@@ -15,7 +15,7 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put
 from tests.support.time_oracle import offset_by_scan
 from tieredstore.hot import reading
-from tieredstore.hot.opening import open_hot_log
+from tieredstore.hot.hot_log import open_hot_log
 from tieredstore.hot.options import RetentionOptions
 from tieredstore.hot.reading import first_with_record, search_time, store_time
 

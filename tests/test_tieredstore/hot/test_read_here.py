@@ -16,9 +16,8 @@ from provider.errors import Corrupt
 from provider.posix.files import OpenFile, OpenFiles
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import new_message
-from tieredstore.hot.hot_log import HotLog
+from tieredstore.hot.hot_log import HotLog, open_hot_log
 from tieredstore.hot.log.files import ReadFiles
-from tieredstore.hot.opening import open_hot_log
 from tieredstore.hot.options import HotWriteOptions, RetentionOptions
 from tieredstore.hot.reading import HERE_BYTES_MAX
 

@@ -8,9 +8,9 @@ from container.names.queue_id import QueueId
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot import reading
+from tieredstore.hot.hot_log import open_hot_log
 from tieredstore.hot.log import commit_log, files
 from tieredstore.hot.log.files import estimated_bytes, is_estimated_resident, resident
-from tieredstore.hot.opening import open_hot_log
 
 QUEUE = QueueId("Orders", 0)
 

@@ -14,10 +14,9 @@ from container.names.queue_id import QueueId
 from provider.errors import OutOfRange
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
-from tieredstore.hot.opening import open_hot_log
+from tieredstore.hot.hot_log import open_hot_log
 from tieredstore.hot.options import RetentionOptions, UntieredPolicy
-from tieredstore.hot.retention import LogFile, Trim, plan_trim
-from tieredstore.hot.trimming import share_in_use
+from tieredstore.hot.trimming import LogFile, Trim, plan_trim, share_in_use
 
 HOUR_S = 3600.0
 FILES = [LogFile(base, written_s=base / 100 * HOUR_S) for base in range(0, 600, 100)]
