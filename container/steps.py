@@ -51,6 +51,8 @@ from provider.stores.two_stores import is_offloaded
 from provider.stores.verified import PROBE_PREFIX
 
 ItemT = TypeVar("ItemT")
+NEVER_PUBLISHED = "never published"
+"""Reason in tombstones of orphans."""
 
 
 async def side_by_side(
@@ -408,10 +410,6 @@ class ManifestWriter:
             [name for name in self._tried if name not in used and name not in state.tombstones]
         )
         self._tried.clear()
-
-
-NEVER_PUBLISHED = "never published"
-"""Reason in tombstones of orphans."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from provider.posix.files import (
 from provider.posix.locks import PresenceLock
 from provider.ranges import ByteRange
 
-_Result = TypeVar("_Result")
+T = TypeVar("T")
 _READ_COST_BYTES: Final = 4 << 10
 """Cost of one more read on the event loop, in bytes copied."""
 
@@ -181,7 +181,7 @@ class PosixStore:
         finally:
             self._work.files.unpin(file)
 
-    async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], _Result]) -> _Result:
+    async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         try:
             running = asyncio.get_running_loop().run_in_executor(threads, work)
         except RuntimeError:
@@ -264,7 +264,6 @@ class Reserve:
 
 _GROWING: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _REMEMBERED_MAX: Final = 65_536
-T = TypeVar("T")
 
 
 class AppendRounds:

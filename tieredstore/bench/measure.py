@@ -38,6 +38,9 @@ CLUSTER = "BenchCluster"
 BROKER = "bench-a"
 CLIENT_BATCH_MESSAGES = 32
 """Up to so many a call is a client's pull, with RocketMQ's limit in bytes."""
+KIB = 1024
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +193,6 @@ def _make_columns(messages: FetchedMessages, queue: QueueId) -> None:
     for selection in messages.selections:
         for _ in arrow.batches_of(selection, queue, arrow.SCHEMA, on_damage=None):
             pass
-
-
-KIB = 1024
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class Worker:

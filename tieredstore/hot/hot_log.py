@@ -38,6 +38,8 @@ from tieredstore.lifetime import running
 
 T = TypeVar("T")
 COPIED = "the hot log was copied to this place, perhaps from an older one,"
+THREADS = 3
+"""Threads besides the appending one: one syncs the CommitLog, one the ConsumeQueues, one reads."""
 
 
 class HotLog:
@@ -512,10 +514,6 @@ class HotLog:
                 return work()
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, translated)
-
-
-THREADS = 3
-"""Threads besides the appending one: one syncs the CommitLog, one the ConsumeQueues, one reads."""
 
 
 @asynccontextmanager

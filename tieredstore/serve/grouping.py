@@ -25,6 +25,9 @@ from tieredstore.serve.wire.request import (
 )
 from tieredstore.session.consumer_offsets import ConsumerOffsets, OffsetRefused, QueueKey
 
+TO_THE_END = -1
+"""Time of a reset to the end of each queue."""
+
 
 def refuse_kind(kind: object) -> None:
     """Refuse a subscription that is not by tags, in the words of a broker with its defaults.
@@ -164,10 +167,6 @@ class Grouping:
             self._offsets.put(QueueKey(group, *queue), offset)
         except OffsetRefused as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
-
-
-TO_THE_END = -1
-"""Time of a reset to the end of each queue."""
 
 
 class Adjusting:
