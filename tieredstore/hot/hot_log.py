@@ -63,6 +63,8 @@ class HotLog:
         self._calls = AppendCalls(appender, self._ends, clock, self._flush_due.set)
         self._trimming = asyncio.Lock()
         self._closed = False
+        self.is_compared = False
+        """Whether this log was compared with its tier since it was opened."""
         self._hold = LoopHold(clock)
 
     def __repr__(self) -> str:
@@ -163,6 +165,7 @@ class HotLog:
         Raises:
             Unavailable, Denied: the store cannot be written, or was moved.
         """
+        self.is_compared = True
         with self.kept(), posix_errors(str(self.root)):
             remember_place(self.root)
 

@@ -18,7 +18,7 @@ from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from fetcher.result import FetchStatus, refuse_bounds
 from fetcher.tag_filter import Subscription, parse_subscription
 from provider.clock import Clock, SystemClock, wait_at_most
-from provider.errors import Closed, OutOfRange, StoreError, Unavailable
+from provider.errors import Closed, Denied, OutOfRange, StoreError, Unavailable
 from tieredstore.hot.encoding import Appended, NewMessage
 from tieredstore.hot.hot_log import HotLog, open_hot_log
 from tieredstore.hot.log.directory import read_identity
@@ -214,6 +214,8 @@ class LocalMessageStore(TopicCalls):
         self._holds_back: HoldsBack | None = None
         self._waits_for_tier = False
         """Whether the store has a tier that this process does not feed."""
+        self._doubt = ""
+        """Why next offsets may be unknown here until the tier is asked; "" if they are known."""
         self._before_use: Callable[[HotLog], Awaitable[None]] | None = None
         self._stack: AsyncExitStack | None = None
         self._log: HotLog | None = None
@@ -244,6 +246,8 @@ class LocalMessageStore(TopicCalls):
             self._waits_for_tier = identity is not None and identity.has_tier
             if self._before_use is not None:
                 await self._before_use(log)
+            unasked = self._waits_for_tier and self._before_use is None
+            self._doubt = await asyncio.to_thread(log.doubt) if unasked else ""
             log.tell(self._arrivals.notify)
             self._log = log
             await stack.enter_async_context(running([self._trim_forever]))
@@ -292,14 +296,40 @@ class LocalMessageStore(TopicCalls):
         self._before_use = prepare
 
     async def put_message(self, message: NewMessage) -> Appended:
-        """Append one message; see `HotLog.append_many` for costs and errors."""
+        """Append one message; see `HotLog.append_many` for costs and errors.
+
+        Raises:
+            Denied: the directory is a copy, and its tier is not named: decision 0067.
+        """
+        if self._doubt:
+            self._refuse_unasked()
         return await self.log.append(message)
 
     async def put_messages(
         self, messages: Sequence[NewMessage], *, together: bool = False
     ) -> list[Appended]:
-        """Append messages in order, all or none; see `HotLog.append_many`."""
+        """Append messages in order, all or none; see `HotLog.append_many`.
+
+        Raises:
+            Denied: as `put_message`.
+        """
+        if self._doubt:
+            self._refuse_unasked()
         return await self.log.append_many(messages, together=together)
+
+    def _refuse_unasked(self) -> None:
+        """Refuse messages whose offsets the tier may have, until it was asked.
+
+        Raises:
+            Denied: says so.
+        """
+        if not self.log.is_compared:
+            raise Denied(
+                f"{self._doubt} and its tier, which may have more messages, was not asked: name its"
+                " tier (tieredStoreFilePath, --tier)",
+                str(self.root),
+            )
+        self._doubt = ""
 
     async def get_message(
         self,

@@ -3,13 +3,16 @@
 import asyncio
 import json
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 import tieredstore
 from provider.clock import SystemClock
+from provider.errors import Denied
 from tests.support.hot_store import SMALL
 from tieredstore import ConfigError, LocalMessageStore, NewMessage
 from tieredstore.cli.main import cli
@@ -93,3 +96,82 @@ def test_a_store_of_an_older_version_takes_the_first_name(tmp_path: Path) -> Non
     (tmp_path / "store/config/storeIdentity.json").unlink()
     asyncio.run(filled(tmp_path, "NOT_IN_DISK", count=1))
     assert (tmp_path / "store/config/storeIdentity.json").exists()
+
+
+def put_alone(root: Path, *words: str) -> Result:
+    """`put` without a word about the tier."""
+    place = ("-D", f"storePathRootDir={root / 'store'}")
+    files = [one for key, value in FILES.items() for one in ("-D", f"{key}={value}")]
+    return CliRunner().invoke(cli, [*place, *files, "put", *words])
+
+
+def put_back_older(root: Path) -> None:
+    """Put a store back from a copy with 5 messages. Its tier has 10."""
+    asyncio.run(filled(root, "NOT_IN_DISK", count=5))
+    shutil.copytree(root / "store", root / "copy")
+    asyncio.run(filled(root, "NOT_IN_DISK", count=5))
+    shutil.rmtree(root / "store")
+    (root / "copy").rename(root / "store")
+
+
+def test_a_copy_takes_nothing_from_put_until_its_tier_is_named(tmp_path: Path) -> None:
+    put_back_older(tmp_path)
+    for _ in range(2):  # a refusal is no comparison
+        refused = put_alone(tmp_path, "Orders", "x")
+        assert refused.exit_code == 2
+        assert "copied to this place, perhaps from an older one" in refused.stderr
+        assert "name its tier (tieredStoreFilePath, --tier)" in refused.stderr
+    assert command(tmp_path, "put", "Orders", "x", brokerName="a").stdout == "Orders\t0\t10\n"
+    assert put_alone(tmp_path, "Orders", "x").stdout == "Orders\t0\t11\n"  # it was compared
+
+
+async def refused_there(store: Any) -> None:
+    with pytest.raises(Denied, match="name its tier"):
+        await store.put_message(NewMessage("Orders", 0, b"x"))
+    with pytest.raises(Denied, match="name its tier"):
+        await store.put_messages([NewMessage("Orders", 0, b"x")] * 9, together=True)
+    assert await store.max_offset("Orders", 0) == 5
+    found = await store.get_message("g", "Orders", 0, 0)
+    assert [message.queue_offset for message in found.messages] == [0, 1, 2, 3, 4]
+
+
+def test_a_copy_is_read_and_takes_nothing_from_a_program_that_names_no_tier(tmp_path: Path) -> None:
+    put_back_older(tmp_path)
+
+    async def live() -> None:
+        async with LocalMessageStore(tmp_path / "store", options=SMALL) as local:
+            await refused_there(local)
+        async with tieredstore.open_store(
+            tmp_path / "store", level="DISABLE", settings=FILES
+        ) as it:
+            await refused_there(it)
+        async with tieredstore.open_store(
+            tmp_path / "store", tmp_path / "tier", broker="a", settings=FILES
+        ) as store:
+            assert (await store.put_message(NewMessage("Orders", 0, b"x"))).queue_offset == 10
+
+    asyncio.run(live())
+
+
+def test_a_moved_store_and_one_without_a_tier_need_no_tier(tmp_path: Path) -> None:
+    asyncio.run(filled(tmp_path, "NOT_IN_DISK", count=5))
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").rename(tmp_path / "store")
+    assert put_alone(tmp_path, "Orders", "x").stdout == "Orders\t0\t5\n"
+    shutil.rmtree(tmp_path / "store")
+    assert put_alone(tmp_path, "Orders", "x").stdout == "Orders\t0\t0\n"
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "copy").rename(tmp_path / "store")
+    assert put_alone(tmp_path, "Orders", "x").stdout == "Orders\t0\t1\n"
+
+
+def test_an_emptied_log_takes_nothing_until_its_tier_is_named(tmp_path: Path) -> None:
+    asyncio.run(filled(tmp_path, "NOT_IN_DISK", count=5))
+    for path in (tmp_path / "store").iterdir():
+        if path.is_file():
+            path.unlink()
+        elif path.name != "config":
+            shutil.rmtree(path)
+    assert "the hot log is empty" in put_alone(tmp_path, "Orders", "x").stderr
+    assert command(tmp_path, "put", "Orders", "x", brokerName="a").stdout == "Orders\t0\t5\n"
