@@ -75,7 +75,8 @@ class NewMessage(NamedTuple):
     flag: int = 0
     """Number of the user."""
     sys_flag: int = 0
-    """RocketMQ's bits: compression, transaction. The bits of the hosts are set automatically."""
+    """RocketMQ's bits: compression, committed transaction. Those of the hosts are set
+    automatically."""
     born_timestamp: int | None = None
     """Time of creation by the producer, Unix ms; None: now."""
     born_host: Host | None = None
@@ -93,7 +94,7 @@ class Prepared(NamedTuple):
     has_unit: bool
     """Whether the message has a ConsumeQueue unit.
 
-    Prepared and rolled-back transactions have none, and offset 0.
+    Prepared and rolled-back transactions have none, and offset 0. `prepare` refuses them.
     """
     size: int
     """Length of the record in bytes."""
@@ -114,9 +115,23 @@ def prepare(message: NewMessage, now_ms: int, options: HotWriteOptions) -> Prepa
     `now_ms` is its store timestamp in Unix ms.
 
     Raises:
-        MessageRefused: it breaks a limit of RocketMQ's or of the format; the text names it.
+        MessageRefused: it would enter no queue, or breaks a limit; see `encode_message`.
     """
     _refuse_other_types(message)
+    if message.sys_flag & TRANSACTION_MASK in WITHOUT_UNIT:
+        raise MessageRefused(
+            "The sys_flag marks a transaction that is prepared (0x4) or rolled back (0xc), which"
+            " RocketMQ enters into no queue: put the message once its transaction is committed."
+        )
+    return encode_message(message, now_ms, options)
+
+
+def encode_message(message: NewMessage, now_ms: int, options: HotWriteOptions) -> Prepared:
+    """Encode a message as `prepare`, also one without a unit. Its types are right.
+
+    Raises:
+        MessageRefused: it breaks a limit of RocketMQ's or of the format; the text names it.
+    """
     if message.topic in options.own_topics:
         raise untiered(message.topic, untiered_reason(message.topic, options.own_topics))
     queue, magic, topic = queue_of(message.topic, message.queue_id)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
-from container.record.layout import TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from container.record.layout import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from container.record.properties import encode_properties
 from tieredstore.hot.batch_plan import plan_alike
 from tieredstore.hot.encoding import AppendPlan, MessageRefused, NewMessage, plan_append, prepare
@@ -131,7 +131,6 @@ def test_the_usual_is_not_left_to_one_by_one(messages: list[NewMessage]) -> None
     [
         {"topic": "Others"},
         {"flag": 1},
-        {"sys_flag": TRANSACTION_PREPARED},
         {"born_host": ("::1", 1)},
         {"properties": {"KEYS": ""}},
         {"properties": {"KEYS": "a\x01b"}},
@@ -155,6 +154,8 @@ def test_what_differs_is_left_to_one_by_one(odd: dict[str, Any]) -> None:
         {"properties": b"a\x01b\0"},
         {"born_timestamp": 1 << 63},
         {"flag": 1 << 31},
+        {"sys_flag": TRANSACTION_PREPARED},
+        {"sys_flag": TRANSACTION_ROLLBACK},
     ],
     ids=str,
 )

@@ -22,7 +22,14 @@ from dispatcher.topic_filter import QUEUE_ID_MAX, untiered_reason
 from provider.clock import SystemClock
 from tests.support.hot_store import as_new
 from tests.support.messages import messages, property_maps, topics, with_record_crc
-from tieredstore.hot.encoding import INNER_BATCH, MessageRefused, NewMessage, plan_append, prepare
+from tieredstore.hot.encoding import (
+    INNER_BATCH,
+    MessageRefused,
+    NewMessage,
+    encode_message,
+    plan_append,
+    prepare,
+)
 from tieredstore.hot.hot_log import open_hot_log
 from tieredstore.hot.options import HotWriteOptions
 
@@ -45,7 +52,8 @@ def test_a_record_is_the_one_that_the_format_says(
     assume(not message.properties.endswith(b"\0"))
     message = message._replace(sys_flag=message.sys_flag & ~INNER_BATCH)
     options = replace(OPTIONS, record_crc=record_crc)
-    prepared = prepare(as_new(message, queue_id=queue_id), message.store_timestamp, options)
+    new = as_new(message, queue_id=queue_id)
+    prepared = encode_message(new, message.store_timestamp, options)
     plan = plan_append(
         512, {prepared.queue: offset}, [prepared], file_bytes=1 << 30, record_crc=record_crc
     )

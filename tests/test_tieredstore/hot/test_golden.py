@@ -15,7 +15,7 @@ from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from tests.support.golden import GOLDEN_SETS, GoldenSet, GoldenTree, tree_name, unpacked
 from tests.support.hot_store import all_topics_taken, appender_at, as_new, put
-from tieredstore.hot.encoding import SCHEDULE_TOPIC, NewMessage, kept_together, prepare
+from tieredstore.hot.encoding import SCHEDULE_TOPIC, NewMessage, encode_message, kept_together
 from tieredstore.hot.options import HotWriteOptions
 
 
@@ -62,7 +62,7 @@ def test_the_files_are_javas_byte_for_byte(golden: GoldenSet, tmp_path: Path) ->
     with all_topics_taken(), appender_at(tmp_path / "store", options) as ours:
         for batch in batches_of(messages):
             records = [
-                prepare(sent(m, has_crc=golden.has_record_crc), m.store_timestamp, options)
+                encode_message(sent(m, has_crc=golden.has_record_crc), m.store_timestamp, options)
                 for m in batch
             ]
             appended = ours.append(kept_together(records, options)).appended

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
-from container.record.layout import TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from container.record.layout import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from tests.test_tieredstore.hot.test_alike_plan import MAPS, NOW_MS, OPTIONS, STORED, one_by_one
 from tieredstore.hot.batch_plan import OnePlan, plan_one
 from tieredstore.hot.encoding import MessageRefused, NewMessage, prepare
@@ -95,7 +95,6 @@ def test_the_usual_is_not_left_to_the_others(fields: dict[str, Any]) -> None:
     "odd",
     [
         {"queue_id": 2},
-        {"sys_flag": TRANSACTION_PREPARED},
         {"body": bytearray(b"changes later")},
     ],
     ids=str,
@@ -122,6 +121,8 @@ def test_what_is_odd_is_left_to_the_others(odd: dict[str, Any]) -> None:
         {"born_host": ("localhost", 1)},
         {"born_timestamp": 1 << 63},
         {"flag": 1 << 31},
+        {"sys_flag": TRANSACTION_PREPARED},
+        {"sys_flag": TRANSACTION_ROLLBACK},
     ],
     ids=str,
 )

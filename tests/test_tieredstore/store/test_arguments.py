@@ -10,7 +10,6 @@ import pytest
 
 from container.queue.time_index import Boundary, TimeRules
 from container.record.message import moment_of
-from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from tests.support.hot_store import new_message
 from tests.support.tiered_world import FrozenClock, TieredWorld
@@ -134,6 +133,14 @@ async def test_messages_with_a_queue_id_or_flag_that_means_nothing_are_refused(
         await store.put_messages([new_message(0)._replace(queue_id=True)] * count)
     with pytest.raises(MessageRefused, match="the body is a batch"):
         await store.put_messages([new_message(0)._replace(sys_flag=0x80)] * count)
+    for flag in (0x4, 0xC, 0x4D, -1 & ~0x80):  # prepared, rolled back
+        odd = new_message(0)._replace(sys_flag=flag)
+        for messages in ([odd], [odd] * count, [*[new_message(0)] * count, odd]):
+            with pytest.raises(MessageRefused, match="RocketMQ enters into no queue"):
+                await store.put_messages(messages)
+        with pytest.raises(MessageRefused, match="RocketMQ enters into no queue"):
+            await store.put_message(odd)
+    assert (await store.put_message(new_message(0, queue_id=1))).queue_offset == 1
     with pytest.raises(MessageRefused, match="queue id is of type bool, not int"):
         await store.put_message(new_message(0)._replace(queue_id=True))
 
@@ -154,8 +161,6 @@ KEPT: dict[str, dict[str, Any]] = {
         "properties": {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "3"}
     },
 }
-WITHOUT_UNIT = {"prepared": 0x4, "rolled back": 0xC}
-"""Flags of messages that RocketMQ enters into no queue."""
 
 
 @pytest.mark.leaves_findings("body-compression", why="a client gave a type that there is not")
@@ -165,8 +170,6 @@ async def test_flags_and_properties_are_read_as_they_were_put(tmp_path: Path) ->
         for topic, given in KEPT.items():
             put = NewMessage(topic, 0, **{"body": b"hello", **given})
             assert (await store.put_message(put)).queue_offset == 0
-        for topic, flag in WITHOUT_UNIT.items():
-            await store.put_message(NewMessage(topic, 0, b"hello", {"KEYS": "k"}, sys_flag=flag))
         await world.commit(store)
         for level in ("DISABLE", "FORCE"):
             await store.set_level(level)
@@ -178,6 +181,3 @@ async def test_flags_and_properties_are_read_as_they_were_put(tmp_path: Path) ->
                 properties = given.get("properties", {})
                 kept = {name: value for name, value in properties.items() if value}
                 assert one.property_map == kept, topic  # RocketMQ reads no empty value, either
-            for topic in WITHOUT_UNIT:
-                result = await store.get_message("g", topic, 0, 0)
-                assert result.status is FetchStatus.NO_MATCHED_LOGIC_QUEUE, topic

@@ -24,7 +24,7 @@ from provider.clock import Clock
 from provider.errors import Denied
 from provider.names import is_directory
 from provider.posix.files import posix_errors
-from tieredstore.hot.encoding import SCHEDULE_TOPIC, NewMessage, plan_append, prepare
+from tieredstore.hot.encoding import SCHEDULE_TOPIC, NewMessage, encode_message, plan_append
 from tieredstore.hot.log.commit_log import CommitLogWriter
 from tieredstore.hot.log.consume_queues import FILLER, QueueFiles
 from tieredstore.hot.log.deleted_queues import DeletedQueues
@@ -301,7 +301,7 @@ class HotRepair:
             commit_log_bytes=self._options.commit_log_bytes,
             message_bytes_max=PLACEHOLDER_BYTES_MAX,
         )
-        record = prepare(message, stamp, options)
+        record = encode_message(message, stamp, options)
         plan = plan_append(position, {}, [record], file_bytes=self._log.file_bytes)
         (file,) = plan.files
         raw = b"".join(file.parts)
