@@ -29,6 +29,13 @@ def test_mutations_of_every_file(
     assert judge.counts >= (Counter(set(BY_DAY)) if seed else BY_DAY)
 
 
+def test_a_last_file_that_lost_its_records_beside_their_units_is_told(tmp_path: Path) -> None:
+    """Two mutations at once leave what a crash before the append would, but for the length."""
+    judge = Judge(tmp_path, 33)
+    judge.judge(14, mutations=MUTATIONS[14 % 4])
+    assert judge.failures == []
+
+
 def test_a_store_that_is_not_mutated_has_everything(tmp_path: Path) -> None:
     judge = Judge(tmp_path, 0)
     for number in range(8):

@@ -74,6 +74,8 @@ class CommitLogWriter:
         }
         self.bases = sorted(found)
         """First bytes of the files, ascending."""
+        self.short = {base: size for base, size in found.items() if size < file_bytes}
+        """Lengths of the files that were too short when the log was opened."""
         for base, size in found.items():
             may_be_short = takes_damage or base == self.bases[-1]  # after a crash
             if base % file_bytes or size > file_bytes or (size < file_bytes and not may_be_short):

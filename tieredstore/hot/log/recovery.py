@@ -174,21 +174,7 @@ def recover(
     queues.settle()
     _settle_fillers(queues, end.next_offsets)
     _report(end)
-    if found.was_closed and not found.checkpoint.is_foreign and -1 < found.durable_end < scan.end:
-        LOGGER.warning(
-            "the state of the hot log %s (durableEnds, checkpoint) is older than its CommitLog, as"
-            " from a copy: no message is missing, but topics that were deleted since may be back"
-            " with the messages that the CommitLog still has",
-            log.directory,
-        )
-    if found.durable is not None and found.durable.min_position < log.min_position:
-        LOGGER.warning(
-            "the CommitLog lacks its files from position %d to %d (%s): their messages are gone"
-            " from the hot log",
-            found.durable.min_position,
-            log.min_position,
-            log.directory,
-        )
+    _report_files(log, found, end)
     return end
 
 
@@ -642,6 +628,37 @@ def _report(end: LogEnd) -> None:
         )
     if (more := len(end.damages) - LOGGED_MAX) > 0:
         LOGGER.warning("the CommitLog is damaged at %d more places", more)
+
+
+def _report_files(log: CommitLogWriter, found: Directory, end: LogEnd) -> None:
+    """Log files of other lengths, ages and numbers than the directory was left with."""
+    for base, size in log.short.items():
+        LOGGER.warning(
+            "the last file of the CommitLog has %d bytes and not %d (%s), as after a crash while it"
+            " was made, or because its end was lost: messages that were there are gone",
+            size,
+            log.file_bytes,
+            log.path(base),
+        )
+    if (
+        found.was_closed
+        and not found.checkpoint.is_foreign
+        and -1 < found.durable_end < end.position
+    ):
+        LOGGER.warning(
+            "the state of the hot log %s (durableEnds, checkpoint) is older than its CommitLog, as"
+            " from a copy: no message is missing, but topics that were deleted since may be back"
+            " with the messages that the CommitLog still has",
+            log.directory,
+        )
+    if found.durable is not None and found.durable.min_position < log.min_position:
+        LOGGER.warning(
+            "the CommitLog lacks its files from position %d to %d (%s): their messages are gone"
+            " from the hot log",
+            found.durable.min_position,
+            log.min_position,
+            log.directory,
+        )
 
 
 def with_codes_of(units: bytearray, there: bytes) -> bytearray:
