@@ -54,6 +54,8 @@ class World:
     """Offsets that lie in the hot log and cannot be read."""
     unreadable_cold: set[int] = field(default_factory=set[int])
     undo: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
+    every: int = 7
+    """Distance of the offsets from which batches and iterations begin."""
 
     @property
     def is_tier_read(self) -> bool:
@@ -373,7 +375,7 @@ def some_of(world: World) -> list[int]:
 
 
 def changes(world: World) -> list[int]:
-    """Every seventh offset, and both ends of each run that lies on the same sides alike."""
+    """Every seventh offset, or every one, and both ends of each run on the same sides alike."""
     sets = world.hot, world.cold, world.unreadable_hot, world.unreadable_cold
 
     def sides(offset: int) -> list[bool]:
@@ -382,7 +384,7 @@ def changes(world: World) -> list[int]:
     return [
         at
         for at in world.all
-        if not at % 7 or sides(at - 1) != sides(at) or sides(at) != sides(at + 1)
+        if not at % world.every or sides(at - 1) != sides(at) or sides(at) != sides(at + 1)
     ]
 
 
@@ -464,6 +466,7 @@ async def iterate(world: World) -> None:
         check_messages(world, seen, expects[: len(seen)])
 
 
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("verb", [get, store_time, offset_by_time, ends, query, iterate])
 @pytest.mark.parametrize(
     "condition",
@@ -486,8 +489,10 @@ async def test_no_verb_passes_over_a_message_that_one_side_has(
     condition: Callable[[Path], AbstractAsyncContextManager[World]],
     verb: Callable[[World], Awaitable[None]],
     tmp_path: Path,
+    every: int,
 ) -> None:
     async with condition(tmp_path) as world:
+        world.every = every
         for level in LEVELS:
             await world.store.set_level(level)
             try:
