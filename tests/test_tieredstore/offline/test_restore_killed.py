@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.s3, pytest.mark.timeout(HANGS_AFTER_S)]
 
 KILLS = by_level(quick=2, full=3, nightly=20)
 OPTIONS = HotWriteOptions(commit_log_bytes=1 << 20, consume_queue_bytes=20_000)
-MESSAGES = 6000
+MESSAGES = by_level(quick=6_000, full=6_000, nightly=40_000)
+"""Each kill waits for one or two of the groups, which are of 1 MiB."""
 
 
 def done(root: Path) -> int:
