@@ -208,6 +208,13 @@ class ConsumerOffsets:
             self._saved = changes
 
 
+def _checked(key: str) -> str:
+    """A key of the offsets, `topic@group`."""
+    if SEPARATOR not in key:
+        raise ValueError(f"{key!r} is not TOPIC@GROUP")
+    return key
+
+
 def _number(value: str | int, bits: int) -> int:
     """Return a number of the file.
 
@@ -231,7 +238,9 @@ def parse(raw: bytes, path: str) -> tuple[Table, int]:
         document = cast("dict[str, dict[str, Any]]", parsed)
         rows: dict[str, Any] = document.get("offsetTable") or {}
         table = {
-            key: {_number(queue, 31): _number(offset, 63) for queue, offset in row.items()}
+            _checked(key): {
+                _number(queue, 31): _number(offset, 63) for queue, offset in row.items()
+            }
             for key, row in rows.items()
         }
         version: dict[str, Any] = document.get("dataVersion") or {}

@@ -166,8 +166,16 @@ def test_the_offsets_that_serve_kept_are_restored_with_the_place_of_the_log(
 
 @pytest.mark.parametrize("row", ['"0":-1', '"0":9223372036854775808', f'"0":{2**64}', '"-1":0'])
 def test_offsets_that_no_broker_has_are_refused(row: str, tier: list[str], tmp_path: Path) -> None:
+    assert "is neither a queue nor an offset" in refused(tier, tmp_path, "A@g", row)
+
+
+def test_offsets_of_a_group_without_a_topic_are_refused(tier: list[str], tmp_path: Path) -> None:
+    assert "'Ag' is not TOPIC@GROUP" in refused(tier, tmp_path, "Ag", '"0":1')
+
+
+def refused(tier: list[str], tmp_path: Path, key: str, row: str) -> str:
     path = tmp_path / "consumerOffset.json"
-    path.write_text('{"offsetTable":{"A@g":{' + row + "}}}")
+    path.write_text('{"offsetTable":{"' + key + '":{' + row + "}}}")
     done = run(*tier, "restore", tmp_path / "new", "--offsets", path, status=2)
-    assert "is neither a queue nor an offset" in done.err
     assert not (tmp_path / "new").exists()
+    return done.err
