@@ -590,6 +590,73 @@ def test_a_lost_newest_log_file_is_named(tmp_path: Path) -> None:
     assert failure.value.path == str(last)
 
 
+def older_log(root: Path, put_before: int) -> tuple[Path, int]:
+    """Put the CommitLog and its state back from a copy, beside newer ConsumeQueues."""
+    kept = root.with_name("kept")
+    with appender_at(root) as store:
+        fill(store)
+        put(store, [new_message(n, topic="Busy") for n in range(60, 60 + put_before)])
+        store.close()
+    shutil.copytree(root, kept)
+    with appender_at(root) as store:
+        for number in range(5):
+            put(store, [new_message(number, topic="Busy"), new_message(number, topic="New")])
+        store.close()
+    for name in ("commitlog", *STATE[:3]):
+        path = root / name
+        (shutil.rmtree if path.is_dir() else os.remove)(path)
+        (shutil.copytree if path.is_dir() or name == "commitlog" else shutil.copy)(
+            kept / name, path
+        )
+    return root, 60 + put_before + 5
+
+
+@pytest.mark.parametrize("put_before", range(0, 24, 2))
+@pytest.mark.parametrize("is_repaired", [False, True])
+def test_an_older_log_beside_newer_queues_gives_no_offset_again(
+    put_before: int, tmp_path: Path, *, is_repaired: bool
+) -> None:
+    root, end = older_log(tmp_path / "store", put_before)
+    new = QueueId("New", 0)
+    if is_repaired:
+        with open_repair(root, SMALL, ManualClock()) as repair:
+            damage = repair.look()
+            assert [dict(one.lost) for one in damage.places]
+            repair.carry_out(damage)
+            assert not repair.look()
+    last = max(int(path.name) for path in (root / "commitlog").iterdir())
+    try:
+        with appender_at(root) as store:
+            assert (store.next_offset(BUSY), store.next_offset(new)) == (end, 5)
+            put(store, [new_message(7, topic="Busy"), new_message(8, topic="New")])
+            found, errors = readable(store)
+            assert found[BUSY][:60] == BODIES
+            assert (found[BUSY][-1], found[new][-1]) == (new_message(7).body, new_message(8).body)
+            assert {type(one) for one in errors} == {OutOfRange if is_repaired else Corrupt}
+            store.close()
+    except Corrupt as error:
+        refusal = error
+    else:
+        refusal = None
+    assert (refusal is None) or (not is_repaired and refusal.position == last + 4096), refusal
+
+
+def test_units_after_the_end_of_a_log_that_was_not_closed_are_dropped(tmp_path: Path) -> None:
+    root, _ = older_log(tmp_path / "store", 0)
+    (root / "abort").touch()
+    with appender_at(root) as store:
+        assert store.next_offset(BUSY) == 60
+        assert readable(store)[0][BUSY] == BODIES
+
+
+def test_units_that_a_java_broker_left_after_its_end_are_dropped(tmp_path: Path) -> None:
+    root, _ = older_log(tmp_path / "store", 0)
+    ours = (root / "checkpoint").read_bytes()
+    (root / "checkpoint").write_bytes(Checkpoint(5, 5).encode()[:40] + ours[40:])
+    with appender_at(root) as store:
+        assert store.next_offset(BUSY) == 60
+
+
 def test_many_queues_are_written_seldom() -> None:
     few = DurableEnds(100, {QueueId("T", n): 1 for n in range(SMALL_QUEUES)})
     assert few.is_due(101)

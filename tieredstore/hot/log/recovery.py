@@ -21,6 +21,8 @@ R6  Bytes scanned above the durable end are written again before they count as d
 R7  Without a whole copy of `durableEnds` only a sound log is continued. It was there once: another
     program that ended cleanly, or damage of both copies, is the reason. Where records or units are
     damaged as well, the next offsets are not known, and the start is refused.
+R9  ConsumeQueues of a cleanly closed store that go on after the CommitLog's end show that the log
+    is an older copy, with its `durableEnds` and `checkpoint`. The log was durable up to their end.
 """
 
 import logging
@@ -86,13 +88,14 @@ class Directory:
     """Directory for bytes that are truncated although sound records follow them."""
     has_lost_ends: bool = False
     """Whether there are copies of `durableEnds`, and none of them is whole."""
+    queues_end: int = -1
+    """End of the last record that units point to, if that is after all this: R9. -1: unknown."""
 
     @property
     def durable_end(self) -> int:
         """Position before which records and units were durable; -1 if it is unknown."""
-        return max(
-            self.checkpoint.durable_end, -1 if self.durable is None else self.durable.position
-        )
+        stated = -1 if self.durable is None else self.durable.position
+        return max(self.checkpoint.durable_end, stated, self.queues_end)
 
     @property
     def is_lacking(self) -> bool:
@@ -149,6 +152,7 @@ def recover(
         is_certain = not found.was_closed  # another program that ended cleanly left a sound log
         found = replace(found, durable=None)
     know_fillers(queues, found)
+    found = with_queues_end(log, queues, found)
     if not log.bases and (lost := _lost_end(queues, found, log.file_bytes)) > 0:
         return _after_lost_log(log, queues, found, lost)
     if found.durable_end > log.end:
@@ -174,8 +178,23 @@ def recover(
     queues.settle()
     _settle_fillers(queues, end.next_offsets)
     _report(end)
-    _report_files(log, found, end)
+    _report_files(log, replace(found, queues_end=-1), end)  # as it was left
     return end
+
+
+def with_queues_end(log: CommitLogWriter, queues: QueueFiles, found: Directory) -> Directory:
+    """Return `found` with the end of the queues if these go on after the durable end: R9.
+
+    Reads one unit for each queue.
+    """
+    if found.durable is None or not found.was_closed or found.checkpoint.is_foreign:
+        return found  # a broker leaves units beyond the end of its log after a crash
+    end, known = found.durable_end, found.next_offsets()
+    for queue in queues.bases:
+        unit = queues.unit_if_there(queue, known.get(queue, queues.first_offset(queue)))
+        if unit.size > 0 and not unit.is_filler and end <= unit.position <= log.end:
+            return replace(found, queues_end=_lost_end(queues, found, log.file_bytes))
+    return found
 
 
 def know_fillers(queues: QueueFiles, found: Directory) -> None:

@@ -40,7 +40,14 @@ from tieredstore.hot.log.record_scan import (
     keep,
     scan_log,
 )
-from tieredstore.hot.log.recovery import Directory, fits, is_left, know_fillers, with_codes_of
+from tieredstore.hot.log.recovery import (
+    Directory,
+    fits,
+    is_left,
+    know_fillers,
+    with_codes_of,
+    with_queues_end,
+)
 from tieredstore.hot.log.topics import TopicsFile
 from tieredstore.hot.options import HotWriteOptions
 
@@ -85,7 +92,8 @@ class HotDamage:
     places: list[DamagedPlace] = field(default_factory=list[DamagedPlace])
     units: list[WrongUnits] = field(default_factory=list[WrongUnits])
     ends: DurableEnds | None = None
-    """Watermarks to write, because both copies of `durableEnds` are lost; None: they are sound."""
+    """Watermarks to write, because both copies of `durableEnds` are lost, or older than the
+    queues; None: they are sound."""
 
     filled: dict[QueueId, int] = field(default_factory=dict[QueueId, int])
     """Offset of each queue before which fillers replace the units of lost messages."""
@@ -144,9 +152,10 @@ class HotRepair:
             for one, stamp in zip(scan.damages, scan.stamps, strict=True)
         ]
         damage = HotDamage(places)
+        knows_less = is_lacking or found.queues_end >= 0
         ends: dict[QueueId, int] = {}
         for queue in sorted(self._queues.bases.keys() | scan.units.keys()):
-            least = self._queues.data_end(queue, 0) if is_lacking else known.get(queue, 0)
+            least = self._queues.data_end(queue, 0) if knows_less else known.get(queue, 0)
             if queue in scan.units:
                 scan.fill(queue, least)
             self._look_at(queue, scan, damage)
@@ -157,6 +166,12 @@ class HotRepair:
             damage.filled.clear()  # it has no place for them
         if is_lacking and (found.is_lacking or damage or self._queues.irregular):
             damage.ends = DurableEnds(scan.end, ends, self._log.min_position)
+        elif found.durable is not None and found.queues_end >= 0:
+            filled = found.durable.filled
+            filled = None if filled is None else {**filled, **damage.filled}
+            damage.ends = replace(
+                found.durable, position=scan.end, next_offsets=ends, filled=filled
+            )
         return damage
 
     def _found(self) -> tuple[Directory, bool]:
@@ -172,7 +187,7 @@ class HotRepair:
             has_lost_ends=file.is_damaged,
         )
         if fits(self._log, found):
-            return found, found.is_lacking
+            return with_queues_end(self._log, self._queues, found), found.is_lacking
         return replace(found, durable=None), found.was_closed
 
     def _look_at(self, queue: QueueId, scan: Scan, damage: HotDamage) -> None:
