@@ -21,6 +21,8 @@ R6  Bytes scanned above the durable end are written again before they count as d
 R7  Without a whole copy of `durableEnds` only a sound log is continued. It was there once: another
     program that ended cleanly, or damage of both copies, is the reason. Where records or units are
     damaged as well, the next offsets are not known, and the start is refused.
+R8  Fillers in place of units that are lost are entered in `durableEnds` before they are written: a
+    start that meets a filler without that knows that the file is damaged.
 R9  ConsumeQueues of a cleanly closed store that go on after the CommitLog's end show that the log
     is an older copy, with its `durableEnds` and `checkpoint`. The log was durable up to their end.
 """
