@@ -7,16 +7,16 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 import orjson
-from rich import box
 from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from tieredstore.texts import printable, size_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Row = Mapping[str, object]
 
@@ -49,6 +49,8 @@ def write_table(
     `numbers` are columns to the right. Long text is continued in the next line; numbers are never
     cut. If that leaves too little room for text, each row is printed as a list of names and values.
     """
+    from rich.console import Console  # noqa: PLC0415 - takes a tenth of a second, and JSON needs none
+
     cells = [[printable(cell) for cell in row] for row in rows]
     whole = None if is_terminal() or "COLUMNS" in os.environ else _width_whole(columns, cells)
     console = Console(highlight=False, markup=False, emoji=False, width=whole)
@@ -67,8 +69,11 @@ def table_of(
     numbers: frozenset[str],
     *,
     title: str = "",
-) -> Table:
+) -> "Table":
     """A table to be drawn by rich; `numbers` to the right."""
+    from rich import box  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415 - as above
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title or None, title_justify="left")
     for name in columns:
         right = name in numbers
@@ -123,14 +128,17 @@ def progress_bar(title: str) -> Generator[Show | None]:
     if not sys.stderr.isatty():
         yield None
         return
+    from rich import progress  # noqa: PLC0415 - as above
+    from rich.console import Console  # noqa: PLC0415 - as above
+
     columns = (
-        TextColumn(title),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
+        progress.TextColumn(title),
+        progress.BarColumn(),
+        progress.TaskProgressColumn(),
+        progress.TextColumn("{task.fields[note]}"),
+        progress.TimeRemainingColumn(),
     )
-    with Progress(
+    with progress.Progress(
         *columns,
         console=Console(stderr=True),
         transient=True,

@@ -8,8 +8,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-import javaproperties
-
 from provider.setting import PORT, Key, Kind, Value, keys_of
 from tieredstore.config.keys import JAVA_ONLY, KEYS, LEVELS
 
@@ -94,6 +92,8 @@ def read_file(path: Path) -> list[Given]:
         raise ConfigError(f"{path} is no properties file: it begins with {first}")
     if _NO_TEXT.search(text):
         raise ConfigError(f"{path} is no properties file: it holds control characters")
+    import javaproperties  # noqa: PLC0415 - with XML and URLs, a third of what the configuration loads
+
     found: list[Given] = []
     line = 1
     try:

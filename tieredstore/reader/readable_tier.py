@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from container.check.tier import check_tier
 from container.errors import Finding
 from container.index.layout import KeyItems
 from container.index.sealed import OpenIndex
@@ -118,6 +117,8 @@ async def findings_of(
     With `contents` False, findings that only the bytes of messages and index files show are left
     out.
     """
+    from container.check.tier import check_tier  # noqa: PLC0415 - a seventh of what a reader loads
+
     damage = reader.damage
     if damage is not None:
         detail = f"{damage.reason}; later entries cannot be checked"

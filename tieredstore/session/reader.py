@@ -5,10 +5,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from random import SystemRandom
+from typing import TYPE_CHECKING
 
 from container.check.second_store import refuse_other_second_store, register_at_second_store
-from container.java.metadata import JavaMetadata, KnownOffsets, parse_java_metadata
-from container.java.tier import load_java_tier
 from container.journal.frame import NONCE_BYTES
 from container.metadata.moves import home_of, place_of
 from container.metadata.records import Attempt
@@ -28,6 +27,9 @@ from tieredstore.config.effective import Config, second_location
 from tieredstore.config.location import OFFLOAD_PATH, Location, TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.session.places import brokers_in, directory_of, reading_storage
+
+if TYPE_CHECKING:
+    from container.java.metadata import JavaMetadata, KnownOffsets
 
 AS_OPTIONS = "-D brokerClusterName={cluster} -D brokerName={broker}"
 """Options of the command line that name a broker."""
@@ -178,6 +180,8 @@ async def open_reader(
                 await know_second_store(config, store, lambda: reader.state.attempts)
                 yield reader
             else:
+                from container.java.tier import load_java_tier  # noqa: PLC0415 - few tiers are Java's
+
                 parsed = _parse_java(java_metadata, java_path)
                 java = await load_java_tier(
                     store, parsed, cluster=config.cluster, broker=config.broker
@@ -187,7 +191,7 @@ async def open_reader(
         await store.close()
 
 
-def known_offsets(config: Config, raw: bytes, path: str) -> dict[QueueId, KnownOffsets]:
+def known_offsets(config: Config, raw: bytes, path: str) -> "dict[QueueId, KnownOffsets]":
     """Parse the known offsets and gaps of the configured broker from a metadata export.
 
     `raw` is the content of the file `path`. Queues of other brokers are left out.
@@ -199,7 +203,9 @@ def known_offsets(config: Config, raw: bytes, path: str) -> dict[QueueId, KnownO
     return {key.queue: one for key, one in offsets.items() if key.broker_name == config.broker}
 
 
-def _parse_java(raw: bytes, path: str) -> JavaMetadata:
+def _parse_java(raw: bytes, path: str) -> "JavaMetadata":
+    from container.java.metadata import parse_java_metadata  # noqa: PLC0415 - likewise
+
     try:
         return parse_java_metadata(raw, path=path)
     except Corrupt as error:

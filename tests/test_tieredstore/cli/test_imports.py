@@ -14,16 +14,15 @@ READING = {
     "click",
     "google_crc32c",
     "isal",
-    "javaproperties",
     "lz4",
     "numpy",
     "orjson",
     "rich",
     "zstandard",
 }
-"""What a command needs that reads a tier. Neither Arrow, nor Prometheus, nor an event loop's
-portal. isal, a compiled module of 2 ms, computes the CRC of each body that a read compares, in a
-fifth of zlib's time."""
+"""What a command needs that reads a tier, without a file of settings. Neither Arrow, nor
+Prometheus, nor an event loop's portal. isal, a compiled module of 2 ms, computes the CRC of each
+body that a read compares, in a fifth of zlib's time."""
 OURS = {"tieredstore", "container", "dispatcher", "fetcher", "provider"}
 LOADED = """
 import sys, sysconfig
