@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 import tieredstore
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt, Denied, Unavailable
+from tests.support.hot_store import appender_at, put
 from tests.support.patience import communicated
 from tests.test_tieredstore.cli.test_run import asked, started
 from tieredstore import HotWriteOptions, NewMessage
@@ -303,18 +304,17 @@ def test_a_commit_log_that_lacks_its_newest_files_takes_nothing(writer: str, pla
 
 
 def contradicted(place: Place) -> None:
-    """Messages were put into an older copy while no tier was configured."""
+    """An older version, which asks no tier, put messages into an older copy."""
     place.lived(is_running=False)
     older(place)
-    asyncio.run(_put_others(place, QueueId("Orders", 1), 70))
+    put_others(place, QueueId("Orders", 1), 70)
 
 
-async def _put_others(place: Place, queue: QueueId, count: int = 5) -> None:
-    async with tieredstore.LocalMessageStore(place.root, options=HOT) as store:
+def put_others(place: Place, queue: QueueId, count: int = 5) -> None:
+    with appender_at(place.root, HOT) as store:
         for number in range(count):
-            await store.put_message(
-                NewMessage(*queue, b"other %d" % number, {"KEYS": f"key-{number}"})
-            )
+            put(store, [NewMessage(*queue, b"other %d" % number, {"KEYS": f"key-{number}"})])
+        store.close()
 
 
 @pytest.mark.parametrize("writer", WRITERS)
@@ -355,7 +355,7 @@ def test_put_into_many_queues_compares_those_that_end_below_the_tier(
 ) -> None:
     monkeypatch.setattr(cold_side, "COMPARED_QUEUES_MAX", 1)
     contradicted(place)  # that queue goes beyond its tier
-    asyncio.run(_put_others(place, QueueId("Orders", 2)))  # this one ends below it
+    put_others(place, QueueId("Orders", 2))  # this one ends below it
     said = place.command("put", "Orders", "x", "--queue", "0", status=2).stderr
     assert "at offset 0 of Orders/2" in said
     place.command("repair", "Orders", "2", "--cut-to-hot", "--leave-nothing", "--yes")
