@@ -5,7 +5,7 @@ with ten times the workers. Findings of metadata and listings alone are found as
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from tieredstore.offline.jobs.audit_job import (
     SumTask,
     audit_item,
 )
-from tieredstore.offline.jobs.engine import Engine
+from tieredstore.offline.jobs.engine import BytesProgress, Engine
 from tieredstore.offline.jobs.repair_plan import sum_of
 from tieredstore.offline.jobs.report import AuditReport
 from tieredstore.offline.scan.planning import (
@@ -57,8 +57,6 @@ COUNTS = ("queues", "records", "bytes", "units", "extents", "index_files", "inde
           "findings_more")  # fmt: skip
 SUMS_AT_ONCE = 64
 """Extents of units in one task."""
-Progress = Callable[[int, int], None]
-"""Callback for progress: bytes done, and all bytes."""
 
 
 @dataclass(slots=True)
@@ -81,7 +79,7 @@ def audit(
     split_bytes: int = SPLIT_BYTES,
     bodies: bool = False,
     java_metadata: Path | None = None,
-    progress: Progress | None = None,
+    progress: BytesProgress | None = None,
     naming: str = AS_OPTIONS,
 ) -> AuditReport:
     """Verify a whole tier. Reads every byte once, a few twice; changes nothing.
@@ -130,7 +128,7 @@ async def _audited(  # noqa: PLR0917 - one caller
     split_bytes: int,
     bodies: bool,  # noqa: FBT001 - as above
     is_java: bool,  # noqa: FBT001 - as above
-    progress: Progress | None,
+    progress: BytesProgress | None,
     findings: list[Finding],
 ) -> AuditReport:
     """Judge everything once, and what changed meanwhile again, for an owner may be at work."""
@@ -174,7 +172,7 @@ async def _audited(  # noqa: PLR0917 - one caller
 
 
 async def _judged(
-    place: TierPlace, plan: TierPlan, tasks: _Tasks, engine: Engine, progress: Progress | None
+    place: TierPlace, plan: TierPlan, tasks: _Tasks, engine: Engine, progress: BytesProgress | None
 ) -> dict[str, dict[str, Any]]:
     """Results of the workers, by queue and index file."""
     queues = {

@@ -43,6 +43,8 @@ Reducer = Callable[[str, Sequence[Piece]], Iterable[Piece]]
 """Of all pieces of one target, which fit into one worker's memory."""
 Progress = Callable[[int], None]
 """Callback for the index of each item whose mapper has ended, in any order."""
+BytesProgress = Callable[[int, int], None]
+"""Callback for progress of a job: bytes done, and all bytes."""
 
 
 class Engine(Protocol):

@@ -18,7 +18,7 @@ from provider.clock import SystemClock
 from provider.errors import Corrupt
 from tieredstore.config.effective import Config
 from tieredstore.offline.jobs.derived import IndexPart, index_parts
-from tieredstore.offline.jobs.engine import Engine
+from tieredstore.offline.jobs.engine import BytesProgress, Engine
 from tieredstore.offline.jobs.metadata_records import (
     FIRST_EPOCH,
     QueueParts,
@@ -38,7 +38,7 @@ from tieredstore.offline.jobs.rebuild_job import (
     rebuild_item,
     unknown_end,
 )
-from tieredstore.offline.jobs.repair_plan import Progress, gap_findings
+from tieredstore.offline.jobs.repair_plan import gap_findings
 from tieredstore.offline.jobs.report import MadeFile, RebuildReport
 from tieredstore.offline.scan.split import LogPiece, ScanReport, Split, TierPlace, where_not_met
 
@@ -100,7 +100,7 @@ class RemakeJob:
         place: TierPlace,
         files: Sequence[SegmentFile],
         split_bytes: int,
-        progress: Progress | None,
+        progress: BytesProgress | None,
         first_free: int,
     ) -> None:
         """`first_free`: index files are numbered from there on."""

@@ -52,7 +52,7 @@ from provider.stores.packed_segments import NONCE_BYTES
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
 from tieredstore.offline.jobs.derived import IndexPart
-from tieredstore.offline.jobs.engine import Engine
+from tieredstore.offline.jobs.engine import BytesProgress, Engine
 from tieredstore.offline.jobs.rebuild_job import (
     INDEX,
     UNITS,
@@ -64,7 +64,6 @@ from tieredstore.offline.jobs.rebuild_job import (
 )
 from tieredstore.offline.jobs.repair_plan import (
     Made,
-    Progress,
     RepairTarget,
     is_lost,
     lost_index_files,
@@ -291,7 +290,7 @@ def restore(
     *,
     split_bytes: int = SPLIT_BYTES,
     dry_run: bool = False,
-    progress: Progress | None = None,
+    progress: BytesProgress | None = None,
     naming: str = AS_OPTIONS,
 ) -> RebuildReport:
     """Rebuild lost and damaged ConsumeQueue and index files, byte for byte.
@@ -354,7 +353,7 @@ def _make_and_publish(
     config: Config,
     todo: WantedObjects,
     engine: Engine,
-    progress: Progress | None,
+    progress: BytesProgress | None,
 ) -> tuple[Made, list[MadeFile]]:
     """Own the tier, have the workers create the objects, and publish their places."""
     interrupted: BaseException | None = None
@@ -553,7 +552,7 @@ def _make_files(
     state: TierState,
     todo: WantedFiles,
     engine: Engine,
-    progress: Progress | None,
+    progress: BytesProgress | None,
     *,
     is_dry: bool,
 ) -> tuple[Made, list[MadeFile]]:

@@ -42,7 +42,7 @@ from provider.stores.packed_segments import NONCE_BYTES, PARTS_PREFIX
 from tieredstore.config.effective import Config
 from tieredstore.config.location import OFFLOAD_PATH, Location, TierUrl, has_second_store
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.jobs.engine import Engine, Piece
+from tieredstore.offline.jobs.engine import BytesProgress, Engine, Piece
 from tieredstore.offline.jobs.metadata_job import RemakeJob, SegmentFile
 from tieredstore.offline.jobs.metadata_records import (
     FILLER_BYTES,
@@ -62,7 +62,6 @@ from tieredstore.offline.jobs.part_scan import (
     split_by_checksums,
 )
 from tieredstore.offline.jobs.rebuild_job import INDEX, ObjectSink, RebuildReducer
-from tieredstore.offline.jobs.repair_plan import Progress
 from tieredstore.offline.jobs.report import RebuildReport
 from tieredstore.offline.scan.planning import SPLIT_BYTES
 from tieredstore.offline.scan.sources import place_of, source_of, store_at
@@ -198,7 +197,7 @@ def remake_objects(
     *,
     split_bytes: int,
     dry_run: bool = False,
-    progress: Progress | None = None,
+    progress: BytesProgress | None = None,
 ) -> RebuildReport:
     """Rebuild units, index files and the journal of a tier in an object store from its parts alone.
 
@@ -298,7 +297,7 @@ def _logs(  # noqa: PLR0917 - one caller
     place: TierPlace,
     listed: Sequence[ObjectEntry],
     split_bytes: int,
-    progress: Progress | None,
+    progress: BytesProgress | None,
 ) -> Logs:
     """The first pass: the logs of all queues, cut into segments."""
     logs = Logs([], [], needs_filler=False, parts={})
@@ -422,7 +421,7 @@ def remake(
     *,
     split_bytes: int = SPLIT_BYTES,
     dry_run: bool = False,
-    progress: Progress | None = None,
+    progress: BytesProgress | None = None,
     naming: str = AS_OPTIONS,
     known: Mapping[QueueId, KnownOffsets] | None = None,
 ) -> RebuildReport:

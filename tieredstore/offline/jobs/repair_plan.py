@@ -15,7 +15,7 @@ from container.tier_view import TierReader
 from provider.errors import Corrupt, Unavailable
 from provider.sequential import ByteSource
 from tieredstore.offline.jobs.derived import IndexPart
-from tieredstore.offline.jobs.engine import Engine
+from tieredstore.offline.jobs.engine import BytesProgress, Engine
 from tieredstore.offline.jobs.rebuild_job import (
     INDEX,
     LOG,
@@ -31,8 +31,6 @@ from tieredstore.offline.scan.sources import Sum, check_sum
 
 LOOKS_MAX = 8
 """Searches for lost objects in a tier that may change meanwhile."""
-Progress = Callable[[int, int], None]
-"""Callback for progress: bytes done, and all bytes."""
 
 
 @dataclass(slots=True)
@@ -71,7 +69,7 @@ class Made:
 
 
 def make(
-    todo: RepairTarget, engine: Engine, reducer: RebuildReducer, progress: Progress | None
+    todo: RepairTarget, engine: Engine, reducer: RebuildReducer, progress: BytesProgress | None
 ) -> Made:
     """Run the job that makes everything."""
     total = sum(task.split.end - task.split.start for task in todo.tasks)

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -45,7 +45,7 @@ from tieredstore.hot.log.directory import StoreIdentity, write_identity
 from tieredstore.hot.log.durable_ends import Checkpoint
 from tieredstore.hot.log.files import replace_file, sync_directories
 from tieredstore.hot.log.topics import CONFIRMED, RESERVE_TIME, row_of, with_queues
-from tieredstore.offline.jobs.engine import Engine, Piece
+from tieredstore.offline.jobs.engine import BytesProgress, Engine, Piece
 from tieredstore.offline.jobs.restore_group import (
     BEGINS,
     LogExtract,
@@ -61,8 +61,6 @@ from tieredstore.process_name import boot_id
 from tieredstore.session.owner import refuse_overlap
 from tieredstore.session.reader import AS_OPTIONS
 
-Progress = Callable[[int, int], None]
-"""Callback for progress: bytes done, and all bytes."""
 GROUP_BYTES = 64 << 20
 """Records that a worker sorts at once. Neighbours overlap by the time of an extent at most."""
 PLANS_MAX = 20
@@ -352,7 +350,7 @@ def restore_store(
     wanted: Wanted,
     offsets: Mapping[str, Mapping[int, int]],
     topics: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: BytesProgress | None = None,
     clock: Clock | None = None,
 ) -> RestoreReport:
     """Write a store directory for the configured broker of a tier.
@@ -405,7 +403,7 @@ def restore_store(
 
 
 def _run(
-    engine: Engine, waiting: Sequence[RestoreGroup], progress: Progress | None
+    engine: Engine, waiting: Sequence[RestoreGroup], progress: BytesProgress | None
 ) -> Sequence[Piece]:
     total, done = sum(one.bytes for one in waiting), 0
 
