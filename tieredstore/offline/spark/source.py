@@ -135,14 +135,12 @@ class TableReader(DataSourceReader):
 
         The first broker that cannot be read is an error.
         """
-        options = self._options
-        if not options.brokers:
-            return [*self._partitions_of(options.address, set())]
+        options, one = self._options, self._options.address
         made: list[InputPartition] = []
         queues: set[QueueId] = set()
-        for address in options.address.of_brokers(options.brokers):
+        for address in one.of_brokers(options.brokers) if options.brokers else [one]:
             made += self._partitions_of(address, queues)
-        if text := options.wanted.absence(queues):
+        if options.brokers and (text := options.wanted.absence(queues)):
             raise NotFound(text, options.address.where or "")
         return made
 
