@@ -134,7 +134,7 @@ def history(request: pytest.FixtureRequest) -> Run:
 
 @pytest.fixture(scope="module")
 def undisturbed(history: Run) -> Published:
-    """What is published if nobody dies."""
+    """What is published if no process dies."""
     return asyncio.run(without_deaths(Run(history)))
 
 

@@ -104,7 +104,7 @@ def test_presence_and_ownership_are_two_questions(tmp_path: Path) -> None:
     presence, owner = PresenceLock(path), OwnerLock(path)
     assert not OwnerLock(path).is_held(), "a start that only registered owns nothing"
     owner.hold(1)
-    assert presence.is_alone(), "its own byte is in nobody's way"
+    assert presence.is_alone(), "its own byte blocks no lock"
     owner.close()
     presence.close()
 

@@ -36,7 +36,7 @@ QUEUES = [A0, B0]
 ROUNDS = 14
 QUIET_ROUNDS_MAX = 60
 RESTART_SHARE = 0.2
-"""Of rounds after which the follower begins anew."""
+"""Of rounds after which the follower begins again."""
 NOTED_SHARE = 0.5
 """Of polls after which what was told of a queue is remembered; that reads, too."""
 
