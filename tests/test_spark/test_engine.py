@@ -87,11 +87,11 @@ def most(target: str, pieces: Sequence[Piece]) -> Iterable[Piece]:
 def test_a_worker_does_not_collect_what_it_has_loaded_after_each_task(
     engine: "SparkEngine",
 ) -> None:
-    frozen = gc.get_freeze_count()  # pytest's collection freezes what it has
+    frozen = gc.get_freeze_count()  # pytest freezes its collection, frees some of it
     engine.map_group(range(4), digits, joined)
     (found,) = engine.map_group(range(4), kept_out_of_collections, most)
     assert found.order > 10_000  # objects
-    assert gc.get_freeze_count() == frozen  # the driver is no worker
+    assert gc.get_freeze_count() <= frozen  # the driver is no worker
 
 
 def test_workers_that_lack_a_package_are_one_sentence(
