@@ -164,6 +164,29 @@ def test_the_offsets_that_serve_kept_are_restored_with_the_place_of_the_log(
     assert f"move {root / 'commitlog'} there" in said
 
 
+@pytest.mark.parametrize(
+    ("topic", "row", "text"),
+    [
+        ("../A", {}, "'../A' is refused, for it holds a path separator"),
+        ("..", {}, "it is a relative directory"),
+        ("", {}, "it is empty"),
+        ("A\n", {}, "it holds a control character"),
+        ("A", {"topicName": "../B"}, "its row is that of '../B'"),
+        ("A", {"writeQueueNums": 1 << 31}, "a number of its queues is not from 0 to 2147483647"),
+        ("A", {"readQueueNums": -1}, "a number of its queues is not from 0 to 2147483647"),
+    ],
+)
+def test_topics_that_no_broker_has_are_refused(
+    topic: str, row: dict[str, object], text: str, tier: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "topics.json"
+    path.write_text(json.dumps({"topicConfigTable": {topic: row}}))
+    done = run(*tier, "restore", tmp_path / "new", "--topics-json", path, status=2)
+    assert text in done.err
+    assert done.err.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("row", ['"0":-1', '"0":9223372036854775808', f'"0":{2**64}', '"-1":0'])
 def test_offsets_that_no_broker_has_are_refused(row: str, tier: list[str], tmp_path: Path) -> None:
     assert "is neither a queue nor an offset" in refused(tier, tmp_path, "A@g", row)

@@ -18,7 +18,7 @@ from tieredstore.cli.reading import MOMENT, TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.layout import COMMIT_LOG, commit_log_directories
-from tieredstore.hot.log.topics import parse_topics
+from tieredstore.hot.log.topics import given_topics
 from tieredstore.metrics.summary import counted
 from tieredstore.serve.options import ServeOptions
 from tieredstore.session.consumer_offsets import Table, parse
@@ -96,7 +96,7 @@ def command(
 
     config = existing_tier(invocation.load_config())
     kept = _offsets(config, offsets)
-    settings = None if topics_json is None else _parsed(topics_json, parse_topics)
+    settings = None if topics_json is None else _parsed(topics_json, given_topics)
     wanted = Wanted(frozenset(topics) or None, since)
     with engine_of("local", processes) as engine, bytes_progress("restoring") as progress:
         report = restore_store(

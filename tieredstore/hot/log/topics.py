@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from container.names.queue_id import QueueId
+from container.names.queue_id import QueueId, check_path_component
 from container.record.checksum import crc32c
 from provider.errors import Corrupt, NotFound
 from provider.names import is_there
@@ -248,6 +248,24 @@ def parse_topics(raw: bytes, path: Path) -> dict[str, Any]:
             str(path),
         )
     return cast("dict[str, Any]", document)
+
+
+def given_topics(raw: bytes, path: Path) -> dict[str, Any]:
+    """Parse a file of the user, whose topics become directories of a broker. Pure.
+
+    Raises:
+        Corrupt: as `parse_topics`, or a topic has a name or a number of queues that no broker has.
+    """
+    document = parse_topics(raw, path)
+    for topic, row in document.get("topicConfigTable", {}).items():
+        reason = check_path_component(topic)
+        if reason is None and row.get("topicName", topic) != topic:
+            reason = f"its row is that of {row['topicName']!a}"
+        if reason is None and not all(0 <= row.get(key, 0) <= QUEUES_MAX for key in WIDTHS):
+            reason = f"a number of its queues is not from 0 to {QUEUES_MAX}"
+        if reason is not None:
+            raise Corrupt(f"the topic {topic!a} is refused, for {reason}", str(path))
+    return document
 
 
 def _is_document(document: object) -> bool:
