@@ -45,6 +45,24 @@ class LogExtract(NamedTuple):
     key_ms: int
     """No record of it is sorted before this time: the latest store time of the queue before it."""
 
+    @property
+    def incarnation(self) -> str:
+        """Key of corrections of the queue."""
+        return incarnation_of(self.split.queue, self.split.generation)
+
+    @property
+    def place(self) -> str:
+        """Key of corrections of this extent."""
+        return f"{self.incarnation}@{self.split.start}"
+
+
+def incarnation_of(queue: QueueId, generation: int | None) -> str:
+    """Return a name of a queue as it is until it is truncated, or deleted and created again. Pure.
+
+    Offsets and positions of one incarnation say nothing of another one.
+    """
+    return f"{queue}#{generation or 0}"
+
 
 @dataclass(frozen=True, slots=True)
 class RestoreGroup:
@@ -213,14 +231,12 @@ class _Extraction:
     def correction(self, number: int) -> Piece | None:
         """Return what the plan has to say of this extent in place of what it said."""
         extract = self._extract
-        queue, start = extract.split.queue, extract.split.start
         if self._next != extract.next_offset:
             self._begin = extract.next_offset
         if self._begin:
-            return Piece(BEGINS, number, orjson.dumps([queue.topic, queue.queue_id, self._begin]))
+            return Piece(BEGINS, number, orjson.dumps([extract.incarnation, self._begin]))
         if self._bytes != extract.bytes:
-            said = [queue.topic, queue.queue_id, start, self._bytes]
-            return Piece(SIZES, number, orjson.dumps(said))
+            return Piece(SIZES, number, orjson.dumps([extract.place, self._bytes]))
         return None
 
     def _pass_gap(self, gap: LogGap) -> None:

@@ -51,6 +51,7 @@ from tieredstore.offline.jobs.restore_group import (
     LogExtract,
     RestoreGroup,
     as_said,
+    incarnation_of,
     open_sparse,
     restore_group,
     write_units,
@@ -91,7 +92,7 @@ class Corrections:
     """Contradictions of records to the metadata, so that the next plan fits them."""
 
     begins: dict[str, int] = field(default_factory=dict[str, int])
-    """First offset after damage, by queue."""
+    """First offset after damage, by incarnation of the queue."""
     sizes: dict[str, int] = field(default_factory=dict[str, int])
     """Length of the records of an extent, by queue and position: a coda is none of them."""
 
@@ -420,12 +421,11 @@ def _correct(corrections: Corrections, said: Iterable[Piece]) -> bool:
     """Enter what workers said. Return whether there was anything."""
     is_new = False
     for piece in said:
-        topic, number, *values = orjson.loads(piece.payload)
-        queue = str(QueueId(topic, number))
+        key, value = orjson.loads(piece.payload)
         if piece.target == BEGINS:
-            corrections.begins[queue] = max(corrections.begins.get(queue, 0), values[0])
+            corrections.begins[key] = max(corrections.begins.get(key, 0), value)
         else:
-            corrections.sizes[f"{queue}@{values[0]}"] = values[1]
+            corrections.sizes[key] = value
         is_new = True
     return is_new
 
@@ -461,11 +461,9 @@ def planned(config: Config, root: Path, wanted: Wanted, corrections: Corrections
         latest_ms = 0
         for split, extent in kept:
             times = extent.times_ms or (0, 0)
-            size = corrections.sizes.get(f"{name}@{split.start}", split.end - split.start)
-            extracts.append(
-                LogExtract(split, extent.first_offset, extent.next_offset, size,
-                           max(latest_ms, times[0]))
-            )  # fmt: skip
+            one = LogExtract(split, extent.first_offset, extent.next_offset,
+                             split.end - split.start, max(latest_ms, times[0]))  # fmt: skip
+            extracts.append(one._replace(bytes=corrections.sizes.get(one.place, one.bytes)))
             latest_ms = max(latest_ms, times[1])
         newest_ms = max(newest_ms, latest_ms)
     deleted -= {one.topic for one in queues}  # a queue may be from before, its topic made again
@@ -517,7 +515,7 @@ def _begin_of(
         (0, ""),
         (since, NOT_WANTED),
         (gap, GAP),
-        (corrections.begins.get(str(queue.id), 0), DAMAGED),
+        (corrections.begins.get(incarnation_of(queue.id, queue.generation), 0), DAMAGED),
     )
 
 
