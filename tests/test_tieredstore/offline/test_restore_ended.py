@@ -1,6 +1,7 @@
 """A restore that ends early: no store is there before the end, and the next run completes it."""
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -10,17 +11,29 @@ from typing import Any
 import pytest
 
 from container.errors import InUse
+from container.names.queue_id import QueueId
 from provider.errors import Denied, Unavailable
 from tests.support.cli import run
 from tests.support.fake_broker import FakeBroker
 from tests.support.hot_store import appender_at
-from tests.support.restored import OPTIONS, A, broker, files, restored, small_groups, tier
+from tests.support.restored import (
+    OPTIONS,
+    A,
+    B,
+    broker,
+    files,
+    own_contents,
+    restored,
+    small_groups,
+    tier,
+    topics_of,
+)
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.layout import open_layout
 from tieredstore.following.options import HotLogOptions
 from tieredstore.offline.jobs import restore_store as job
 from tieredstore.offline.jobs.engine import OneProcess, Piece
-from tieredstore.offline.jobs.restore_store import Ledger
+from tieredstore.offline.jobs.restore_store import Ledger, Wanted
 
 __all__ = ["broker", "small_groups", "tier"]  # fixtures
 
@@ -100,6 +113,50 @@ def test_a_changed_tier_begins_the_directory_again(
     run(*tier, "tier", broker.directory)
     report = restored(tier, root)
     assert (report.groups_before, report.messages) == (0, 226)
+
+
+def test_a_run_with_other_arguments_just_before_the_end_gives_what_it_reports(
+    tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, of_b = tmp_path / "restored", Wanted(frozenset({"B"}))
+    unlink = Path.unlink
+
+    def ending(path: Path, *, missing_ok: bool = False) -> None:
+        if path == root / "restoring":
+            raise KeyboardInterrupt
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", ending)
+        with pytest.raises(KeyboardInterrupt):
+            restored(tier, root)
+        with pytest.raises(KeyboardInterrupt):
+            restored(tier, root, offsets={"A@g": {0: 7}}, topics={"topicConfigTable": {"C": {}}})
+    assert json.loads((root / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
+    assert "C" in topics_of(root)
+    truncate = os.ftruncate
+
+    def truncated(fd: int, length: int) -> None:
+        truncate(fd, length)
+        raise KeyboardInterrupt
+
+    for module, name, call in ((os, "ftruncate", truncated), (shutil, "rmtree", _interrupted)):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, call)
+            with pytest.raises(KeyboardInterrupt):
+                restored(tier, root, wanted=of_b)
+    report = restored(tier, root, wanted=of_b)
+    assert {QueueId(*one[:2]) for one in _offsets_of(root)} == {B}
+    assert report.messages == 75
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _offsets_of(root: Path) -> list[tuple[str, int, int]]:
+    found = own_contents(root)
+    return [(*queue, one.queue_offset) for queue, rows in found.items() for one in rows]
 
 
 def test_one_process_restores_into_a_directory(tier: list[str], tmp_path: Path) -> None:

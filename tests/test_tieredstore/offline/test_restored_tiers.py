@@ -16,7 +16,7 @@ from tests.support.cli import run
 from tests.support.fake_broker import FakeBroker
 from tests.support.hot_store import appender_at, new_message, put
 from tests.support.level import by_level
-from tests.support.patience import Patience, until
+from tests.support.patience import HANGS_AFTER_S, Patience, until
 from tests.support.random_tier import owned
 from tests.support.restored import (
     OPTIONS,
@@ -117,6 +117,7 @@ def test_a_directory_that_may_not_be_written_is_one_sentence(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(HANGS_AFTER_S)
 def test_very_many_queues_are_restored_and_go_on(tmp_path: Path) -> None:
     store = FakeBroker(tmp_path / "store", commit_log_bytes=1 << 20, consume_queue_bytes=400)
     for number in range(QUEUES):

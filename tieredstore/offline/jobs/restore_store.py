@@ -246,10 +246,11 @@ class Ledger:
         raw = self.path.read_bytes()
         said = _head(raw.partition(b"\n")[0])
         self.corrections = Corrections(said.get("begins", {}), said.get("sizes", {}))
-        self._digest = said.get("digest")
+        self.digest = said.get("digest")
+        """Digest of the plan that is under way; None: there is none."""
         boot = boot_id()
         self._is_of_boot = boot != "" and said.get("boot") == boot
-        if self._digest is None and not is_there(self._marker) and self._has_other_files():
+        if self.digest is None and not is_there(self._marker) and self._has_other_files():
             os.close(self._fd)
             raise _not_empty(root)
         self.done = {int(number) for number in re.findall(rb"^(\d+) \1$", raw, re.MULTILINE)}
@@ -269,32 +270,32 @@ class Ledger:
     @property
     def is_complete(self) -> bool:
         """Whether only this file is left to be removed."""
-        return self._digest is not None and not is_there(self._marker)
+        return self.digest is not None and not is_there(self._marker)
 
     def begin(self, wanted: RestorePlan) -> None:
         """Continue a plan, or begin it in an empty directory.
 
         Nothing is synced before the end. So another boot begins again.
         """
-        if self._digest == wanted.digest and self._is_of_boot:
+        if self.digest == wanted.digest and self._is_of_boot:
             return
-        self._digest, self._is_of_boot = wanted.digest, True
+        self.digest, self._is_of_boot = wanted.digest, True
         self.done.clear()
-        os.ftruncate(self._fd, 0)
         self._marker.parent.mkdir(exist_ok=True)
         with self._marker.open("w") as marker:
             marker.write(f"{UNFINISHED}\n")
             marker.flush()
             os.fsync(marker.fileno())
-        # Durable before the head, which says without a marker that all files are complete.
+        # Durable before the head changes, which says without a marker that all files are complete.
         sync_directories([self.root, self._marker.parent])
+        os.ftruncate(self._fd, 0)
         kept = {self.path, self._marker.parent, *(self.root / name for name in IGNORED)}
         for path in {*self.root.iterdir()} - kept | {*self._marker.parent.iterdir()}:
             if is_directory(path):
                 shutil.rmtree(path)
             elif path != self._marker:
                 path.unlink()
-        head = {**asdict(self.corrections), "digest": self._digest, "boot": boot_id()}
+        head = {**asdict(self.corrections), "digest": self.digest, "boot": boot_id()}
         os.write(self._fd, orjson.dumps(head) + b"\n")
         os.fsync(self._fd)
 
@@ -371,7 +372,7 @@ def restore_store(
     with Ledger(root) as ledger:
         for _ in range(PLANS_MAX):
             found = planned(config, root, wanted, ledger.corrections)
-            if ledger.is_complete:
+            if ledger.is_complete and ledger.digest == found.digest:
                 waiting = []
                 break
             ledger.begin(found)
@@ -382,9 +383,8 @@ def restore_store(
         else:
             raise Unavailable("the tier changes faster than it is restored", str(root))
         groups = group_offsets(offsets, found.queues, found.deleted)
-        if not ledger.is_complete:
-            _write_rest(found, root, groups.table)
-            _write_topics(found, root, topics or {}, (clock or SystemClock()).now_ms())
+        _write_rest(found, root, groups.table)
+        _write_topics(found, root, topics or {}, (clock or SystemClock()).now_ms())
         ledger.end()
     broker = found.tier.state.broker
     settled = {*found.rows_in_tier(), *(topics or {}).get("topicConfigTable", {})}
@@ -611,7 +611,10 @@ def group_offsets(
 
 
 def _write_rest(found: RestorePlan, root: Path, offsets: Mapping[str, Mapping[int, int]]) -> None:
-    """Write what is no group's: fillers, offsets, identity and checkpoint."""
+    """Write what is no group's: fillers, offsets, identity and checkpoint.
+
+    Repeating it changes nothing but the offsets, so that it may be done in a complete directory.
+    """
     file_bytes = found.queue_file_bytes
     for one in found.queues:
         start = _filled_from(one, file_bytes)
@@ -622,6 +625,7 @@ def _write_rest(found: RestorePlan, root: Path, offsets: Mapping[str, Mapping[in
         os.close(open_sparse(log, found.log_file_bytes))
     config = root / "config"
     config.mkdir(exist_ok=True)
+    (config / OFFSETS).unlink(missing_ok=True)  # of an earlier run with other arguments
     if offsets:
         raw = orjson.dumps({"offsetTable": offsets}, option=orjson.OPT_NON_STR_KEYS)
         replace_file(config / OFFSETS, raw)
