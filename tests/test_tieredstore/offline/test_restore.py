@@ -162,11 +162,16 @@ def test_a_queue_begins_after_its_last_gap(broker: FakeBroker, tmp_path: Path) -
     assert "A       0       0 to" in done.out, done.out
 
 
-@pytest.mark.leaves_findings("body-crc", "checksum", why="a body is damaged in the tier")
-def test_a_queue_begins_after_damage(tier: list[str], tmp_path: Path) -> None:
+@pytest.mark.leaves_findings("body-crc", "checksum", why="a record is damaged in the tier")
+@pytest.mark.parametrize(
+    ("text", "shift"), [(b"a77", 0), (b"k77", 0), (b"a77", -5), (b"a77", -36)]
+)  # of a body, a key, the prepared transaction, the time
+def test_a_queue_begins_after_damage(
+    text: bytes, shift: int, tier: list[str], tmp_path: Path
+) -> None:
     (log,) = (tmp_path / "tier").glob("*/b/A/0/COMMIT_LOG/*")
     raw = bytearray(log.read_bytes())
-    place = raw.index(b"a77")
+    place = raw.index(text) + shift
     raw[place] ^= 1
     log.write_bytes(raw)
     report = restored(tier, root := tmp_path / "restored")

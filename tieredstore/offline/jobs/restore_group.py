@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.record.batch import encode_units, rewrite_positions
+from container.record.checksum import crc32c
 from container.record.layout import BlankRecord
 from container.record.unit import UNIT_BYTES
 from provider.object_store import Buffer
@@ -44,6 +45,13 @@ class LogExtract(NamedTuple):
     """Length of its records."""
     key_ms: int
     """No record of it is sorted before this time: the latest store time of the queue before it."""
+    crc32c: int | None
+    """As in `Extent`. The bodies were verified before it was published."""
+
+    @property
+    def has_checksum(self) -> bool:
+        """Whether all of the records are known to be sound by one checksum."""
+        return self.crc32c is not None and self.bytes == self.split.end - self.split.start
 
     @property
     def incarnation(self) -> str:
@@ -208,7 +216,7 @@ class _Extraction:
             self._extract.split,
             on_gap=self._pass_gap,
             on_expired=self._pass_expired,
-            verify_bodies=True,
+            verify_bodies=not self._extract.has_checksum,
             keeps_missing=True,
             room=view if self._is_in_place else None,
         )
@@ -227,6 +235,9 @@ class _Extraction:
             if len(jumps):
                 self._begin = max(self._begin, int(offsets[jumps[-1]]))
             self._next = int(offsets[-1]) + 1
+        is_all = self._extract.has_checksum and self._bytes == len(view)
+        if is_all and crc32c(view) != self._extract.crc32c:
+            self._begin = self._extract.next_offset
 
     def correction(self, number: int) -> Piece | None:
         """Return what the plan has to say of this extent in place of what it said."""

@@ -462,7 +462,8 @@ def planned(config: Config, root: Path, wanted: Wanted, corrections: Corrections
         for split, extent in kept:
             times = extent.times_ms or (0, 0)
             one = LogExtract(split, extent.first_offset, extent.next_offset,
-                             split.end - split.start, max(latest_ms, times[0]))  # fmt: skip
+                             split.end - split.start, max(latest_ms, times[0]),
+                             extent.crc32c)  # fmt: skip
             extracts.append(one._replace(bytes=corrections.sizes.get(one.place, one.bytes)))
             latest_ms = max(latest_ms, times[1])
         newest_ms = max(newest_ms, latest_ms)

@@ -89,6 +89,8 @@ class LogExtent(NamedTuple):
     times_ms: tuple[int, int] | None
     """Store timestamps `[first, last]`; None where they cannot be trusted (a Java tier)."""
     segment_base: int
+    crc32c: int | None
+    """As in `Extent`."""
 
 
 Boundary = Callable[[LogExtent, int], int | None]
@@ -124,6 +126,7 @@ def extents_of(queue: Queue, segments: Iterable[Segment]) -> list[LogExtent]:
             next_offset,
             _times(extent),
             segment.base,
+            extent.crc32c,
         )
         for (segment, extent), first_offset, next_offset in zip(pairs, firsts, behind, strict=True)
         if of_java or not lies_in_gap(queue.gaps, first_offset, next_offset)
