@@ -67,7 +67,7 @@ def without_ends(root: Path) -> Path:
     return root
 
 
-def killed_with_many_queues(root: Path) -> Path:
+def killed_with_many_queues(root: Path, put_after: int = 0) -> Path:
     """The checkpoint is newer than `durableEnds`, which is written seldom."""
     with appender_at(root) as store:
         put(store, [new_message(2001, topic="First")])
@@ -75,6 +75,8 @@ def killed_with_many_queues(root: Path) -> Path:
         with patch.multiple(durable_ends, SMALL_QUEUES=0, GROWTH=1 << 40):
             fill(store)
             store.flush_queues()
+            for number in range(put_after):
+                put(store, [new_message(3000 + number, topic="Busy")])
     return root
 
 
@@ -537,9 +539,7 @@ def test_state_that_is_older_than_a_closed_log_is_named(
             store.delete_topics({"Idle"})
         store.close()
     assert not caplog.text
-    shutil.rmtree(root / "config")
-    for name in STATE:
-        (shutil.copytree if name == "config" else shutil.copy)(kept / name, root / name)
+    put_back(kept, root, *STATE)
     with appender_at(root) as store:
         assert readable(store)[0][BUSY] == [*BODIES, new_message(60).body]
         assert "older than its CommitLog" in caplog.text
@@ -602,13 +602,18 @@ def older_log(root: Path, put_before: int) -> tuple[Path, int]:
         for number in range(5):
             put(store, [new_message(number, topic="Busy"), new_message(number, topic="New")])
         store.close()
-    for name in ("commitlog", *STATE[:3]):
-        path = root / name
-        (shutil.rmtree if path.is_dir() else os.remove)(path)
-        (shutil.copytree if path.is_dir() or name == "commitlog" else shutil.copy)(
-            kept / name, path
-        )
+    put_back(kept, root, "commitlog", *STATE[:3])
     return root, 60 + put_before + 5
+
+
+def put_back(kept: Path, root: Path, *names: str) -> None:
+    """Replace files and directories of a store by those of a copy."""
+    for name in names:
+        if (kept / name).is_dir():
+            shutil.rmtree(root / name)
+            shutil.copytree(kept / name, root / name)
+        else:
+            shutil.copy(kept / name, root / name)
 
 
 @pytest.mark.parametrize("put_before", range(0, 24, 2))
@@ -641,6 +646,67 @@ def test_an_older_log_beside_newer_queues_gives_no_offset_again(
     assert (refusal is None) or (not is_repaired and refusal.position == last + 4096), refusal
 
 
+@pytest.mark.parametrize("lost_after", [0, 3])
+@pytest.mark.parametrize("harmed", [[59], [58, 59], [40, 59], [59, 1000]])
+def test_offsets_that_a_repair_gives_up_at_the_end_are_not_given_again(
+    harmed: list[int], lost_after: int, tmp_path: Path
+) -> None:
+    """`durableEnds` is older than the `checkpoint`, after which a power failure took records."""
+    root = killed_with_many_queues(tmp_path / "store", lost_after)
+    for number in harmed:
+        flip(*place_of(root, new_message(number).body))
+    if lost_after:
+        path, at = place_of(root, new_message(3000).body)
+        path.write_bytes(path.read_bytes()[:at] + bytes(path.stat().st_size - at))
+    with open_repair(root, SMALL, ManualClock()) as repair:
+        damage = repair.look()
+        assert damage.places
+        repair.carry_out(damage)
+        assert not repair.look()
+    left = [body for n, body in enumerate(BODIES) if n not in harmed]
+    for turn in range(2):
+        with appender_at(root) as store:
+            found, errors = readable(store)
+            assert found[BUSY] == left + BODIES[:1] * turn
+            assert {type(one) for one in errors} == {OutOfRange}
+            for queue, offset in ((BUSY, 60), (IDLE, 1)):
+                (one,) = put(store, [new_message(0, topic=queue.topic)])
+                assert one.queue_offset == offset + turn
+            store.flush_queues()
+
+
+@pytest.mark.parametrize("put_between", [1, 12, 40, 60, 120])
+@pytest.mark.parametrize("recreates", [False, True])
+@pytest.mark.parametrize("put_after", [False, True])
+def test_an_older_log_whose_later_records_were_deleted_gives_no_offset_again(
+    put_between: int, tmp_path: Path, *, recreates: bool, put_after: bool
+) -> None:
+    """The newer ConsumeQueues show the records after those of a topic that is gone, or nothing."""
+    root, kept, gone = closed(tmp_path / "store"), tmp_path / "kept", QueueId("Gone", 0)
+    shutil.copytree(root, kept)
+    with appender_at(root) as store:
+        for number in range(put_between):
+            put(store, [new_message(number, topic="Gone")])
+        store.delete_topics({"Gone"})
+        put(store, [new_message(7, topic="Gone")] * recreates)
+        put(store, [new_message(7, topic="Idle")] * put_after)
+        whole = readable(store)[0]
+        ends = {queue: store.next_offset(queue) for queue in (BUSY, IDLE, gone)}
+        store.close()
+    put_back(kept, root, "commitlog", *STATE[:3])
+    is_missing = False
+    try:
+        with appender_at(root) as store:
+            found, errors = readable(store)
+            assert found == whole if not (recreates or put_after) else errors
+            for queue, end in ends.items():
+                assert put(store, [new_message(9, topic=queue.topic)])[0].queue_offset == end
+    except Corrupt as error:
+        is_missing = "the file is missing" in str(error)
+        assert is_missing
+    assert is_missing == (put_between > 12 and (recreates or put_after))
+
+
 def test_units_after_the_end_of_a_log_that_was_not_closed_are_dropped(tmp_path: Path) -> None:
     root, _ = older_log(tmp_path / "store", 0)
     (root / "abort").touch()
@@ -649,10 +715,16 @@ def test_units_after_the_end_of_a_log_that_was_not_closed_are_dropped(tmp_path: 
         assert readable(store)[0][BUSY] == BODIES
 
 
-def test_units_that_a_java_broker_left_after_its_end_are_dropped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_records", [False, True])
+def test_units_that_a_java_broker_left_after_its_end_are_dropped(
+    tmp_path: Path, *, has_records: bool
+) -> None:
+    """After a crash it has the times of our last record, if none of its own reached the disk."""
     root, _ = older_log(tmp_path / "store", 0)
     ours = (root / "checkpoint").read_bytes()
-    (root / "checkpoint").write_bytes(Checkpoint(5, 5).encode()[:40] + ours[40:])
+    theirs = Checkpoint.decode(ours)
+    theirs = replace(theirs, confirm_position=7, log_timestamp=5 if has_records else 1)
+    (root / "checkpoint").write_bytes(theirs.encode()[:40] + ours[40:])
     with appender_at(root) as store:
         assert store.next_offset(BUSY) == 60
 

@@ -77,7 +77,7 @@ class Checkpoint:
     """Position before which records and their units were durable; -1: unknown.
 
     This and the next field are extensions at the end of the file, with a copy of the first two
-    timestamps. They are ignored if a broker has changed those since.
+    timestamps; the other fields are zeros. They are ignored if a broker has changed those since.
     """
     queues: int = -1
     """Number of queues."""
@@ -129,7 +129,7 @@ class Checkpoint:
         is_rotten = has_crc == cls.CRC_MAGIC and crc != crc32c(raw[start:])
         if magic != cls.MAGIC or is_rotten:
             return cls(*fields)
-        if tuple(copied) != fields[:2]:
+        if (*copied, 0, 0, 0) != fields:  # a broker sets the others even if it put nothing
             return cls(*fields, is_foreign=True)
         has_ends = raw[start:].startswith(cls.ENDS)
         return cls(*fields, durable_end=end, queues=queues, has_ends=has_ends)

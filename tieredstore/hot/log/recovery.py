@@ -34,6 +34,7 @@ from pathlib import Path
 
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
+from container.record.layout import RECORD_BYTES_MIN
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Corrupt
 from tieredstore.hot.encoding import SCHEDULE_TOPIC
@@ -52,6 +53,8 @@ from tieredstore.hot.log.record_scan import (
     truncate,
 )
 
+LOST_BYTES_MAX = 1 << 40
+"""Distance from the CommitLog's end within which units may point to lost files."""
 LOGGED_MAX = 10
 """Maximum of damaged places that are logged one by one."""
 _pack_unit = ConsumeQueueUnit.LAYOUT.pack
@@ -180,23 +183,39 @@ def recover(
     queues.settle()
     _settle_fillers(queues, end.next_offsets)
     _report(end)
-    _report_files(log, replace(found, queues_end=-1), end)  # as it was left
+    _report_files(log, found, end)
     return end
 
 
 def with_queues_end(log: CommitLogWriter, queues: QueueFiles, found: Directory) -> Directory:
     """Return `found` with the end of the queues if these go on after the durable end: R9.
 
-    Reads one unit for each queue.
+    Reads one unit for each queue, and some 20 for each that was deleted or begun since.
     """
     if found.durable is None or not found.was_closed or found.checkpoint.is_foreign:
         return found  # a broker leaves units beyond the end of its log after a crash
     end, known = found.durable_end, found.next_offsets()
     for queue in queues.bases:
-        unit = queues.unit_if_there(queue, known.get(queue, queues.first_offset(queue)))
-        if unit.size > 0 and not unit.is_filler and end <= unit.position <= log.end:
+        after = known.get(queue)
+        if after is None:
+            after = queues.partition_point(queue, lambda unit: unit.is_filler)
+        unit = queues.unit_if_there(queue, after)
+        while unit.is_filler:
+            after += 1
+            unit = queues.unit_if_there(queue, after)
+        if end <= unit.position and _can_be_in_lost_file(log, unit):
             return replace(found, queues_end=_lost_end(queues, found, log.file_bytes))
     return found
+
+
+def _can_be_in_lost_file(log: CommitLogWriter, unit: ConsumeQueueUnit) -> bool:
+    """Whether a unit can point to a record of the log, or of files that are lost after its end.
+
+    The files between may have records of deleted queues only. Rot does not look like that.
+    """
+    place = unit.position % log.file_bytes
+    is_size = RECORD_BYTES_MIN <= unit.size <= log.file_bytes - place
+    return is_size and unit.position < log.end + LOST_BYTES_MAX
 
 
 def know_fillers(queues: QueueFiles, found: Directory) -> None:
@@ -661,16 +680,16 @@ def _report_files(log: CommitLogWriter, found: Directory, end: LogEnd) -> None:
             log.file_bytes,
             log.path(base),
         )
-    if (
-        found.was_closed
-        and not found.checkpoint.is_foreign
-        and -1 < found.durable_end < end.position
-    ):
+    left_at = replace(found, queues_end=-1).durable_end
+    if found.was_closed and not found.checkpoint.is_foreign and -1 < left_at < end.position:
+        is_whole = not end.damages
         LOGGER.warning(
-            "the state of the hot log %s (durableEnds, checkpoint) is older than its CommitLog, as"
-            " from a copy: no message is missing, but topics that were deleted since may be back"
-            " with the messages that the CommitLog still has",
+            "the state of the hot log %s (durableEnds, checkpoint) is older than its %s, as"
+            " from a copy: %stopics that were deleted since may be back with the messages that the"
+            " CommitLog still has",
             log.directory,
+            "CommitLog" if is_whole else "ConsumeQueues",
+            "no message is missing, but " if is_whole else "",
         )
     if found.durable is not None and found.durable.min_position < log.min_position:
         LOGGER.warning(

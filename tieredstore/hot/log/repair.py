@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
 from container.record.layout import RECORD_BYTES_MIN, TRANSACTION_ROLLBACK, BlankRecord
-from container.record.unit import FILLER_SIZE, UNIT_BYTES, UNIT_DTYPE, Units
+from container.record.unit import (
+    FILLER_SIZE,
+    UNIT_BYTES,
+    UNIT_DTYPE,
+    ConsumeQueueUnit,
+    Units,
+)
 from provider.clock import Clock
 from provider.errors import Denied
 from provider.names import is_directory
@@ -93,7 +99,7 @@ class HotDamage:
     units: list[WrongUnits] = field(default_factory=list[WrongUnits])
     ends: DurableEnds | None = None
     """Watermarks to write, because both copies of `durableEnds` are lost, or older than the
-    queues; None: they are sound."""
+    queues or the lost messages; None: they are sound."""
 
     filled: dict[QueueId, int] = field(default_factory=dict[QueueId, int])
     """Offset of each queue before which fillers replace the units of lost messages."""
@@ -152,10 +158,12 @@ class HotRepair:
             for one, stamp in zip(scan.damages, scan.stamps, strict=True)
         ]
         damage = HotDamage(places)
+        is_older = found.durable is not None and found.durable.position < found.durable_end
         knows_less = is_lacking or found.queues_end >= 0
+        units_end = INT64_MAX if knows_less else found.durable_end if is_older else 0
         ends: dict[QueueId, int] = {}
         for queue in sorted(self._queues.bases.keys() | scan.units.keys()):
-            least = self._queues.data_end(queue, 0) if knows_less else known.get(queue, 0)
+            least = self._end_of_units(queue, known.get(queue, 0), units_end)
             if queue in scan.units:
                 scan.fill(queue, least)
             self._look_at(queue, scan, damage)
@@ -166,7 +174,7 @@ class HotRepair:
             damage.filled.clear()  # it has no place for them
         if is_lacking and (found.is_lacking or damage or self._queues.irregular):
             damage.ends = DurableEnds(scan.end, ends, self._log.min_position)
-        elif found.durable is not None and found.queues_end >= 0:
+        elif found.durable is not None and (found.queues_end >= 0 or (is_older and damage)):
             filled = found.durable.filled
             filled = None if filled is None else {**filled, **damage.filled}
             damage.ends = replace(
@@ -189,6 +197,19 @@ class HotRepair:
         if fits(self._log, found):
             return with_queues_end(self._log, self._queues, found), found.is_lacking
         return replace(found, durable=None), found.was_closed
+
+    def _end_of_units(self, queue: QueueId, least: int, end: int) -> int:
+        """Return the offset after the last unit of a record before `end`; at least `least`.
+
+        A crash leaves units after `end`, and zeros between them.
+        """
+        offset = self._queues.data_end(queue, least) if end else least
+        while offset > least:
+            unit = self._queues.unit(queue, offset - 1)
+            if unit.position < end and unit != ConsumeQueueUnit(0, 0, 0):
+                break
+            offset -= 1
+        return offset
 
     def _look_at(self, queue: QueueId, scan: Scan, damage: HotDamage) -> None:
         """Compare a queue's units with those of its records."""
@@ -264,6 +285,7 @@ class HotRepair:
                 self._write_units(wrong.queue, first, units)
         self._queues.sync()
         if damage.ends is not None:  # last: the files are what it says
+            self._log.sync_files(self._log.min_position, damage.ends.position)
             DurableEndsFile(self._directory.durable_ends).write_both(damage.ends)
 
     def _enter_fillers(self, damage: HotDamage) -> None:
