@@ -379,6 +379,43 @@ def test_an_export_is_not_gone_on_with_by_older_metadata(
     assert JOBS[job].run(tier, lambda: None, out).rows == set(tier.rows)
 
 
+@pytest.mark.parametrize(
+    "job", ["export Parquet", pytest.param("export Iceberg", marks=pytest.mark.data)]
+)
+@pytest.mark.parametrize("owners", [1, 3])
+def test_an_export_is_not_gone_on_with_in_a_tier_that_was_put_back_and_grew(
+    tier: LivingTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, owners: int
+) -> None:
+    """It is past what the last run saw by now, with other entries, and other messages."""
+    if job == "export Iceberg":
+        begin_lake(tmp_path, monkeypatch)
+    before, out = tier.copied(), tmp_path / "out"
+    tier.grow(3)
+    JOBS[job].run(tier, lambda: None, out)
+    tier.put_back(before)
+    for _ in range(owners):
+        tier.grow(2)
+    with pytest.raises(Unavailable, match="was put back from an older copy"):
+        JOBS[job].run(tier, lambda: None, out)
+
+
+@pytest.mark.parametrize("job", ["dataset", "batch query", "export Parquet"])
+def test_a_worker_that_sees_a_tier_that_was_put_back_and_grew_is_an_error(
+    tier: LivingTier, tmp_path: Path, job: str
+) -> None:
+    before = tier.copied()
+    tier.grow(3)
+
+    def happens() -> None:
+        tier.put_back(before)
+        for _ in range(3):
+            tier.grow(2)
+        tier.compact()
+
+    with pytest.raises(Unavailable, match="was put back from an older copy"):
+        JOBS[job].run(tier, happens, tmp_path / "out")
+
+
 def test_a_worker_that_sees_another_tier_is_an_error(tier: LivingTier) -> None:
     (split, *_) = plan(tier.config).splits
     for name in {piece.object_name for piece in split.pieces}:

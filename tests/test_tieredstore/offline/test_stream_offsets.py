@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from container.metadata.records import Gap
 from provider.ranges import QueueOffset
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline.scan.split import Seen
 from tieredstore.offline.spark.stream_offsets import (
     MissingMessages,
     Offsets,
-    SeenJournal,
     TieredOffsets,
     advances,
     begun_anew,
@@ -101,19 +101,19 @@ def test_topics_may_have_any_name_in_front_of_the_number() -> None:
 
 def test_offsets_count_in_one_tier_and_one_generation_of_a_queue() -> None:
     bounds = {"T/0": TieredOffsets(0, 9), "T/1": TieredOffsets(0, 9, generation=2)}
-    start = marked({"T/0": 4, "T/1": 4}, bounds, SeenJournal(17))
+    start = marked({"T/0": 4, "T/1": 4}, bounds, Seen(17))
     assert start == {"T/0": 4, "T/1": 4, "@tier": 17, "@generation T/1": 2}
-    end = marked(capped(start, bounds, None), bounds, SeenJournal(17))
+    end = marked(capped(start, bounds, None), bounds, Seen(17))
     assert list(end) == list(start)
     assert [tuple(one) for one in stretches(start, end, bounds, fail_on_data_loss=True)] == [
         (parse_queue("T/0"), 4, 9), (parse_queue("T/1"), 4, 9)
     ]  # fmt: skip
     assert stretches(start, {**start, "@tier": 18}, bounds, fail_on_data_loss=True) == []
     for known, now in ((17, 17), (17, 0), (0, 18)):
-        refuse_other_tier({"@tier": known}, SeenJournal(now))
-    refuse_other_tier({}, SeenJournal(18))
+        refuse_other_tier({"@tier": known}, Seen(now))
+    refuse_other_tier({}, Seen(18))
     with pytest.raises(MissingMessages, match="the tier was recreated since"):
-        refuse_other_tier(start, SeenJournal(18))
+        refuse_other_tier(start, Seen(18))
     refuse_other_generation(start, bounds)
     refuse_other_generation({"T/0": 4, "T/1": 4}, bounds)
     again = {**bounds, "T/0": TieredOffsets(0, 9, generation=1)}
@@ -124,13 +124,13 @@ def test_offsets_count_in_one_tier_and_one_generation_of_a_queue() -> None:
 
 
 def test_the_first_batch_keeps_the_beginning_in_the_checkpoint() -> None:
-    start = initial(marked({"T/0": 4}, {}, SeenJournal(17)))
+    start = initial(marked({"T/0": 4}, {}, Seen(17)))
     end = end_of_first_batch(start)
     assert end == {"T/0": 4, "@tier": 17, "@initial": 0}
     assert end != start, "Spark sees a batch"
     assert (is_initial(start), is_initial(end)) == (True, False)
     bounds = {"T/0": TieredOffsets(0, 9)}
-    later = marked(capped(end, bounds, None), bounds, SeenJournal(17))
+    later = marked(capped(end, bounds, None), bounds, Seen(17))
     assert (list(later), later["@initial"]) == (list(end), 0)
     assert not is_first_batch_of_older_program(start, end)
     assert not is_first_batch_of_older_program(end, later)
@@ -184,7 +184,7 @@ def test_a_queue_made_again_begins_anew_in_a_stream_that_may_lack_messages() -> 
     begun = begun_anew(start, bounds)
     assert begun == {**start, "T/1": 3, "@life T/1": 2}
     assert begun_anew({"T/1": 9}, bounds) == {"T/1": 9}, "an older program's checkpoint"
-    end = marked(capped(begun, bounds, None), bounds, SeenJournal(17))
+    end = marked(capped(begun, bounds, None), bounds, Seen(17))
     found = stretches(start, end, bounds, fail_on_data_loss=False)
     assert found == [(parse_queue("T/0"), 9, 20), (parse_queue("T/1"), 3, 20)]
     assert begun_anew(end, bounds) == end
@@ -194,7 +194,7 @@ def test_a_queue_made_again_begins_anew_in_a_stream_that_may_lack_messages() -> 
 
 def test_a_queue_that_was_made_again_and_cut_later_is_gone_on_with() -> None:
     made = {"T/0": TieredOffsets(0, 9, generation=3, is_made_again=True, topic_id=7)}
-    start = marked({"T/0": 9}, made, SeenJournal(17))
+    start = marked({"T/0": 9}, made, Seen(17))
     cut = {"T/0": made["T/0"]._replace(end=12, generation=4)}
     assert begun_anew(start, cut) == start
     again = {"T/0": cut["T/0"]._replace(topic_id=8)}
@@ -206,9 +206,9 @@ def test_a_journal_whose_entry_of_that_number_is_another_one_is_another_history(
     entry: int,
     goes_on: bool,  # noqa: FBT001 - the answer
 ) -> None:
-    start, now = marked({"T/0": 4}, {}, SeenJournal(17, 9, 2, 5, 77)), SeenJournal(17, 12, 3, 6, 80)
+    start, now = marked({"T/0": 4}, {}, Seen(17, 9, 2, 5, 77)), Seen(17, 12, 3, 6, 80)
     refuse_other_tier({**start, "@entry": 0}, now)
-    without = marked(start, {}, SeenJournal(17, 10, 2, 5))
+    without = marked(start, {}, Seen(17, 10, 2, 5))
     assert "@entry" not in without, "it would be of another entry"
     refuse_other_tier(without, now, entry)
     if goes_on:
@@ -221,17 +221,17 @@ def test_a_journal_whose_entry_of_that_number_is_another_one_is_another_history(
 @pytest.mark.parametrize(
     ("now", "goes_on"),
     [
-        (SeenJournal(17, 9, 2, 5), True),
-        (SeenJournal(17, 12, 2, 5), True),
-        (SeenJournal(17, 12, 3, 6), True),
-        (SeenJournal(17, 8, 2, 5), False),
-        (SeenJournal(17, 12, 1, 4), False),
-        (SeenJournal(17, 12, 2, 6), False),
+        (Seen(17, 9, 2, 5), True),
+        (Seen(17, 12, 2, 5), True),
+        (Seen(17, 12, 3, 6), True),
+        (Seen(17, 8, 2, 5), False),
+        (Seen(17, 12, 1, 4), False),
+        (Seen(17, 12, 2, 6), False),
     ],
     ids=["same", "later entry", "later owner", "earlier entry", "earlier owner", "other owner"],
 )
-def test_a_stream_goes_on_in_the_history_that_it_has_read(now: SeenJournal, goes_on: bool) -> None:  # noqa: FBT001 - the answer
-    start = marked({"T/0": 4}, {}, SeenJournal(17, 9, 2, 5))
+def test_a_stream_goes_on_in_the_history_that_it_has_read(now: Seen, goes_on: bool) -> None:  # noqa: FBT001 - the answer
+    start = marked({"T/0": 4}, {}, Seen(17, 9, 2, 5))
     later = marked(start, {}, now)
     assert not advances(start, later), "entries without a message are no batch"
     assert advances(start, {**later, "T/0": 5})

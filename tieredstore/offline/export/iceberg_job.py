@@ -20,7 +20,6 @@ from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import Table, WriteTask
 
 from container.errors import InUse
-from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from provider.errors import Unavailable
 from tieredstore.config.effective import Config
@@ -220,7 +219,7 @@ class TableExport:
         *,
         seen: TableState | None,
         begun: TableState,
-        planned: TierState,
+        planned: TierPlan,
         gone: Sequence[Gone],
         refused: Sequence[str],
         skips: Skips,
@@ -341,7 +340,7 @@ def planned_table_export(
         source = ExportSource.of(tier.state())
         if seen is not None:
             ExportSource.kept(seen.about).refuse_other(source, target)
-            refuse_older(tier.state(), seen.sequence, target)
+            refuse_older(tier, seen.seen, target)
         ends = {str(queue): one.end for queue, one in reached.items()}
         wanted = replace(options.wanted, starts=ends)
 
@@ -360,7 +359,7 @@ def planned_table_export(
         queues, found, portions = tier.by_newest(planned_tier)
     begun = seen or TableState.begun({**source.as_kept(), "options": asdict(options)})
     return TableExport(
-        table, portions, seen=seen, begun=begun, planned=found.state,
+        table, portions, seen=seen, begun=begun, planned=found,
         gone=gone(queues.there.values(), reached), skips=skips,
         refused=[other_history_text(one, reached[one], target) for one in queues.others],
     )  # fmt: skip

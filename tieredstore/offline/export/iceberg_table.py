@@ -45,13 +45,14 @@ from pyiceberg.types import (
 from requests.exceptions import RequestException
 
 from container.errors import InUse
-from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt, Denied, Unavailable
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.export.options import TOPIC, ExportOptions, Reached, named_columns
 from tieredstore.offline.export.task import STORE_TIMESTAMP
+from tieredstore.offline.scan.planning import TierPlan
 from tieredstore.offline.scan.scanner import schema_of
+from tieredstore.offline.scan.split import NOT_KNOWN, Seen
 
 # pyarrow ships no types.
 
@@ -180,7 +181,7 @@ class TableState:
     number: int = 0
     """Of the last commit; 0: the table is empty."""
     reached: Mapping[QueueId, Reached] = field(default_factory=dict[QueueId, Reached])
-    sequence: int = 0
+    seen: Seen = NOT_KNOWN
     """As in `PlannedRun`, of the last commit."""
 
     @classmethod
@@ -192,17 +193,17 @@ class TableState:
         """As properties."""
         rows = [[*queue, *reached] for queue, reached in sorted(self.reached.items())]
         said = {"format": FORMAT, "about": dict(self.about), "reached": rows}
-        said |= {"sequence": self.sequence} if self.sequence else {}
+        said |= self.seen.as_kept()
         return {STATE: orjson.dumps(said).decode(), COMMIT: str(self.number)}
 
-    def behind(self, covers: Mapping[QueueId, tuple[int, int]], planned: TierState) -> Self:
+    def behind(self, covers: Mapping[QueueId, tuple[int, int]], planned: TierPlan) -> Self:
         """Return the state after a commit that adds these queue offsets."""
         more = {
-            queue: Reached(end, planned.queues[queue].generation)
+            queue: Reached(end, planned.state.queues[queue].generation)
             for queue, (_, end) in covers.items()
         }
         reached = {**self.reached, **more}
-        return replace(self, number=self.number + 1, reached=reached, sequence=planned.sequence)
+        return replace(self, number=self.number + 1, reached=reached, seen=planned.seen)
 
 
 class ExportTable:
@@ -312,8 +313,8 @@ def state_of(table: Table, name: TableName) -> TableState:
                 f"{name} holds an export of format {found['format']}: install a newer tieredstore"
             )
         reached = {QueueId(row[0], row[1]): Reached(*row[2:]) for row in found["reached"]}
-        number, sequence = int(table.properties[COMMIT]), int(found.get("sequence", 0))
-        state = TableState(found["about"], number, reached, sequence)
+        number, seen = int(table.properties[COMMIT]), Seen.kept(found)
+        state = TableState(found["about"], number, reached, seen)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{STATE} of the table is damaged: {error}", str(name), 0) from error
     _refuse_rolled_back(table, state, name)

@@ -39,7 +39,7 @@ from tieredstore.offline.scan.planning import (
     offsets_between,
 )
 from tieredstore.offline.scan.relocation import DELETED, EXPIRED, REPLACED
-from tieredstore.offline.scan.split import Seen, Split, pieces_between
+from tieredstore.offline.scan.split import NOT_KNOWN, Split, pieces_between
 from tieredstore.offline.tables.open_tier import OpenTier
 
 PARTITIONS = "partitions"
@@ -233,7 +233,7 @@ def planned_export(
         source = ExportSource.of(tier.state())
         if about is not None:
             ExportSource.kept(about).refuse_other(source, target)
-        refuse_older(tier.state(), 0 if last is None else last.sequence, target)
+        refuse_older(tier, NOT_KNOWN if last is None else last.seen, target)
         wanted = replace(options.wanted, starts={str(one): reached[one].end for one in reached})
         done = ledger.done(last.number) if last is not None else {}
         goes_on = last is not None and len(done) < len(last.tasks)
@@ -308,7 +308,7 @@ def _next_run(found: TierPlan, wanted: WantedMessages, last: PlannedRun | None) 
         for split in found.splits
     ]  # fmt: skip
     number = 1 if last is None else last.number + 1
-    return PlannedRun(number, offsets, tasks, reached, found.state.sequence)
+    return PlannedRun(number, offsets, tasks, reached, found.seen)
 
 
 def _tasks(
@@ -369,7 +369,7 @@ def _split_again(
     return Split(
         task.queue, start, task.end, anchor, task.limit, pieces,
         run.offsets[task.queue], options.wanted.times_ms, found.place,
-        None if of_java else record.generation, Seen.of(found.state),
+        None if of_java else record.generation, found.seen,
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from provider.posix.files import sync_directory
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.export.day_files import TEMPORARY_SUFFIX, WrittenFile
 from tieredstore.offline.export.options import Reached
+from tieredstore.offline.scan.split import NOT_KNOWN, Seen
 
 LEDGER = "_tieredstore"
 FORMAT = 1
@@ -56,8 +57,8 @@ class PlannedRun:
     tasks: Sequence[PlannedTask]
     reached: Mapping[QueueId, Reached]
     """State of each queue after the run."""
-    sequence: int = 0
-    """Number of the tier's last journal entry; 0 in an older plan."""
+    seen: Seen = NOT_KNOWN
+    """Position of the tier's journal; older plans have less of it, or nothing."""
 
 
 class DoneTask(NamedTuple):
@@ -172,8 +173,9 @@ class Ledger:
         rows = found["offsets"]
         offsets = {QueueId(topic, one): (a, b) for topic, one, a, b, *_ in rows}
         reached = {QueueId(row[0], row[1]): Reached(*row[3:]) for row in rows}
+        seen = Seen.kept(found)
         tasks = [PlannedTask(QueueId(row[0], row[1]), *row[2:]) for row in found["tasks"]]
-        return PlannedRun(found["number"], offsets, tasks, reached, found.get("sequence", 0))
+        return PlannedRun(found["number"], offsets, tasks, reached, seen)
 
     def plan(self, run: PlannedRun) -> None:
         """Keep what a run is to write."""
@@ -182,7 +184,8 @@ class Ledger:
             for queue, span in sorted(run.offsets.items())
         ]
         tasks = [[*task.queue, *task[1:]] for task in run.tasks]
-        found = {"number": run.number, "offsets": offsets, "tasks": tasks, "sequence": run.sequence}
+        found = {"number": run.number, "offsets": offsets, "tasks": tasks}
+        found |= run.seen.as_kept()
         self._done(run.number).mkdir(exist_ok=True)
         _write(self._root / f"plan-{run.number:06d}.json", found)
 

@@ -15,6 +15,8 @@ from provider.errors import Unavailable
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.scan.planning import WantedMessages
 from tieredstore.offline.scan.relocation import EXPIRED
+from tieredstore.offline.scan.split import Seen
+from tieredstore.offline.tables.open_tier import OpenTier
 from tieredstore.reader.arrow import import_arrow
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -233,17 +235,17 @@ class ExportSource:
             )
 
 
-def refuse_older(now: TierState, sequence: int, target: Target) -> None:
-    """Refuse to plan by metadata that are older than those of the last run.
+def refuse_older(tier: OpenTier, before: Seen, target: Target) -> None:
+    """Refuse to plan by metadata that are older than those of the last run, or of a copy.
 
     Raises:
-        Unavailable: what the last run saw last is journal entry `sequence`.
+        Unavailable: the tier does not continue what the last run saw.
     """
-    if 0 < now.sequence < sequence:
+    if not tier.continues(before):
         raise Unavailable(
-            f"the tier is seen as it was before the last run of the export in {target.name}: read "
-            f"it where it is up to date; if it was put back from a copy, name another "
-            f"{target.kind}",
+            f"the tier is seen as it was before the last run of the export in {target.name}, or "
+            f"was put back from an older copy: read it where it is up to date; after a restore "
+            f"its offsets may be those of other messages: name another {target.kind}",
             "",
         )
 

@@ -350,6 +350,7 @@ class TierPlan:
     segments: Mapping[QueueId, Sequence[Segment]]
     """CommitLog segments of each queue that is wanted, those in manifests too."""
     splits: Sequence[Split]
+    seen: Seen
 
 
 def splits(
@@ -466,6 +467,7 @@ async def plan_of(
     """
     state = reader.state.copy()
     place = replace(place, recorded_second=recorded_second(state.attempts))
+    seen = Seen.of(state, await reader.entry_crc(state.sequence))
     known = {queue.topic for queue in state.queues}
     for topic in sorted((wanted.topics or frozenset()) - known):
         raise NotFound(absence_text(topic, None, state.queues), place.location)
@@ -483,10 +485,10 @@ async def plan_of(
         extents = await _clipped(container, extents_of(queue, segments[queue.id]))
         found = await _boundaries(container, extents, split_bytes)
         made += splits_of_queue(
-            queue, extents, split_bytes, wanted=wanted, place=place, seen=Seen.of(state),
+            queue, extents, split_bytes, wanted=wanted, place=place, seen=seen,
             boundary=_known(found),
         )  # fmt: skip
-    return TierPlan(place, state, segments, made)
+    return TierPlan(place, state, segments, made, seen)
 
 
 def _known(found: Mapping[tuple[int, int], int]) -> Boundary:

@@ -110,10 +110,15 @@ async def _newest(store: ObjectStore, place: TierPlace, seen: Seen) -> TierReade
     except NotFound as error:
         raise NotFound(f"this process sees no tier there: {SAME_PLACE}", where) from error
     now = Seen.of(reader.state)
+    entry = await reader.entry_crc(seen.sequence) if seen.entry else 0
     if seen.begun_ms and now.begun_ms and seen.begun_ms != now.begun_ms:
         raise NotFound(f"this process sees another tier there: {SAME_PLACE}", where)
-    if now.sequence < seen.sequence:
-        raise Unavailable(f"this process sees the tier as it was before: {SAME_PLACE}", where)
+    if not seen.is_continued_by(now, entry):
+        raise Unavailable(
+            f"this process sees the tier as it was before, or was put back from an older "
+            f"copy after this was planned: {SAME_PLACE}; after a restore, plan it again",
+            where,
+        )
     return reader
 
 

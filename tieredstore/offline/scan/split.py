@@ -1,10 +1,11 @@
 """Split: one worker's share of a scan and its result. Plain values that can be pickled."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,20 +73,49 @@ class TierPlace:
 
 
 class Seen(NamedTuple):
-    """The state of a tier that a plan was made of. A worker may see another tier or an older state.
+    """Identity of a tier and position of its journal, as a plan, a run or a stream saw it last.
 
-    So it is where a replica lags, or another directory is mounted.
+    A worker or a later run may see another tier or an older state: where a replica lags, another
+    directory is mounted, or the tier was put back from a copy. 0 in any field: not known.
     """
 
     begun_ms: int = 0
-    """As in `Broker`; 0: not known."""
+    """As in `Broker`."""
     sequence: int = 0
-    """Number of its last journal entry; 0: not known."""
+    """Number of the last journal entry."""
+    epoch: int = 0
+    owner: int = 0
+    """Checksum of the text that identifies the owner: host, process and start of the process."""
+    entry: int = 0
+    """Checksum of the last entry."""
 
     @classmethod
-    def of(cls, state: TierState) -> Self:
-        """Return the moment of a plan of this state."""
-        return cls(state.broker.begun_ms, state.sequence)
+    def of(cls, state: TierState, entry: int = 0) -> Self:
+        """Return the position of a journal, whose last entry has the checksum `entry`."""
+        broker = state.broker
+        owner = crc32(broker.owner.encode())
+        return cls(broker.begun_ms, state.sequence, broker.epoch, owner, entry)
+
+    @classmethod
+    def kept(cls, about: Mapping[str, Any]) -> Self:
+        """Return the position that an export keeps."""
+        return cls(*(about.get(name, 0) for name in cls._fields))
+
+    def as_kept(self) -> dict[str, int]:
+        """For an export's own record."""
+        return {name: number for name, number in self._asdict().items() if number}
+
+    def is_continued_by(self, now: Self, entry: int = 0) -> bool:
+        """Whether `now` is the same or a later state of one history; False of an older copy.
+
+        Only what is known on both sides is compared. A tier that was put back from an older copy
+        has an earlier entry, another entry of that number, or another owner in that epoch.
+        `entry`: checksum that the journal's entry `sequence` has now.
+        """
+        is_older = 0 < now.sequence < self.sequence or 0 < now.epoch < self.epoch
+        is_other = 0 not in {entry, self.entry} and entry != self.entry
+        of_other = now.epoch == self.epoch and 0 not in {now.owner, self.owner}
+        return not (is_older or is_other or (of_other and now.owner != self.owner))
 
 
 NOT_KNOWN = Seen()

@@ -21,16 +21,14 @@ another entry of that number, or another owner in that epoch. Checkpoints of old
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self, cast
-from zlib import crc32
+from typing import Any, NamedTuple, cast
 
 import orjson
 
 from container.metadata.records import Gap
-from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.scan.split import Runs
+from tieredstore.offline.scan.split import Runs, Seen
 
 EARLIEST, LATEST = "earliest", "latest"
 Offsets = dict[str, int]
@@ -39,7 +37,8 @@ MARK, TIER_MARK, GENERATION_MARK = "@", "@tier", "@generation "
 INITIAL_MARK, LIFE_MARK, TOPIC_MARK = "@initial", "@life ", "@topic "
 SEQUENCE_MARK, ENTRY_MARK = "@sequence", "@entry"
 EPOCH_MARK, OWNER_MARK = "@epoch", "@owner"
-JOURNAL_MARKS = frozenset({SEQUENCE_MARK, ENTRY_MARK, EPOCH_MARK, OWNER_MARK})
+POSITION_MARKS = (SEQUENCE_MARK, EPOCH_MARK, OWNER_MARK, ENTRY_MARK)
+"""Of the fields of `Seen`, without the first."""
 
 
 class TieredOffsets(NamedTuple):
@@ -54,27 +53,6 @@ class TieredOffsets(NamedTuple):
     """Whether the queue was ever created again, with no message of before."""
     topic_id: int | None = None
     """Id of the topic. None: unknown."""
-
-
-class SeenJournal(NamedTuple):
-    """Identity of a tier and position of its journal. 0: unknown."""
-
-    begun_ms: int
-    """As in `Broker`."""
-    sequence: int = 0
-    """Number of the last entry."""
-    epoch: int = 0
-    owner: int = 0
-    """Checksum of the text that identifies the owner: host, process and start of the process."""
-    entry: int = 0
-    """Checksum of the last entry."""
-
-    @classmethod
-    def of(cls, state: TierState, entry: int) -> Self:
-        """Return the position of a tier's journal, whose last entry has the checksum `entry`."""
-        broker = state.broker
-        owner = crc32(broker.owner.encode())
-        return cls(broker.begun_ms, state.sequence, broker.epoch, owner, entry)
 
 
 class MissingMessages(ValueError):
@@ -312,19 +290,14 @@ def refuse_deleted(start: Mapping[str, int], names: Collection[str]) -> None:
 
 
 def marked(
-    offsets: Mapping[str, int], bounds: Mapping[str, TieredOffsets], journal: SeenJournal
+    offsets: Mapping[str, int], bounds: Mapping[str, TieredOffsets], journal: Seen
 ) -> Offsets:
     """Return offsets with the marks of the tier in which they count. Keeps order.
 
     Generations of 0, which nearly all are, need no mark.
     """
     found = {**offsets, TIER_MARK: journal.begun_ms}
-    seen = {
-        SEQUENCE_MARK: journal.sequence,
-        ENTRY_MARK: journal.entry,
-        EPOCH_MARK: journal.epoch,
-        OWNER_MARK: journal.owner,
-    }
+    seen = dict(zip(POSITION_MARKS, journal[1:], strict=True))
     found = {name: number for name, number in found.items() if name not in seen}
     found |= {mark: number for mark, number in seen.items() if number}
     for name in offsets:
@@ -338,13 +311,13 @@ def marked(
 def advances(start: Mapping[str, int], end: Mapping[str, int]) -> bool:
     """Whether there is a batch between two offsets. New journal entries alone are none."""
     one, two = (
-        {name: number for name, number in offsets.items() if name not in JOURNAL_MARKS}
+        {name: number for name, number in offsets.items() if name not in POSITION_MARKS}
         for offsets in (start, end)
     )
     return one != two
 
 
-def refuse_other_tier(start: Mapping[str, int], now: SeenJournal, entry: int = 0) -> None:
+def refuse_other_tier(start: Mapping[str, int], now: Seen, entry: int = 0) -> None:
     """Refuse to continue in a tier that was created again, or put back from an older copy.
 
     Only what is known on both sides is compared. `entry` is the checksum that the journal's entry
@@ -353,25 +326,18 @@ def refuse_other_tier(start: Mapping[str, int], now: SeenJournal, entry: int = 0
     Raises:
         MissingMessages: it was, or this process sees an older state of the tier.
     """
-    before = start.get(TIER_MARK, 0)
-    if before and now.begun_ms and before != now.begun_ms:
+    before = Seen(start.get(TIER_MARK, 0), *(start.get(mark, 0) for mark in POSITION_MARKS))
+    if before.begun_ms and now.begun_ms and before.begun_ms != now.begun_ms:
         raise MissingMessages(
             "the tier was recreated since the stream's checkpoint was begun, so its offsets may "
             "be those of other messages: begin with a new checkpoint"
         )
-    epoch, sequence = start.get(EPOCH_MARK, 0), start.get(SEQUENCE_MARK, 0)
-    is_older = now.epoch < epoch or now.sequence < sequence
-    is_other = bool(entry) and entry != start.get(ENTRY_MARK, entry)
-    if (
-        is_older
-        or is_other
-        or (now.epoch == epoch and now.owner != start.get(OWNER_MARK, now.owner))
-    ):
+    if not before.is_continued_by(now, entry):
         raise MissingMessages(
             f"the tier is at entry {now.sequence} of owner {now.epoch}, and the stream has read up "
-            f"to entry {sequence} of owner {epoch} of another history: read it where it is up to "
-            f"date; if it was put back from an older copy, its offsets may be those of other "
-            f"messages: begin with a new checkpoint"
+            f"to entry {before.sequence} of owner {before.epoch} of another history: read it where "
+            f"it is up to date; if it was put back from an older copy, its offsets may be those of "
+            f"other messages: begin with a new checkpoint"
         )
 
 

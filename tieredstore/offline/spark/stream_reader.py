@@ -19,6 +19,7 @@ from provider.clock import Clock, SystemClock
 from provider.errors import NotFound
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.scan.planning import Selection
+from tieredstore.offline.scan.split import Seen
 from tieredstore.offline.spark.conversion import ToSpark, keep_what_is_loaded
 from tieredstore.offline.spark.options import LATEST, StreamOptions
 from tieredstore.offline.spark.stream_offsets import (
@@ -26,7 +27,6 @@ from tieredstore.offline.spark.stream_offsets import (
     MARK,
     SEQUENCE_MARK,
     Offsets,
-    SeenJournal,
     TieredOffsets,
     advances,
     begun_anew,
@@ -102,7 +102,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tier: OpenTier | None = None
         self._looked_s = NEVER_S
         self._seen: dict[str, TieredOffsets] = {}
-        self._journal = SeenJournal(0)
+        self._journal = Seen()
         self._entries: dict[int, int] = {}
         """Checksums of journal entries by number, all of the present history."""
         self._history = 0
@@ -281,7 +281,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if tier.histories != self._history:
             self._entries, self._history = {}, tier.histories
         self._keep_entry(state.sequence, tier.entry_crc(state.sequence))
-        self._journal = SeenJournal.of(state, self._entries[state.sequence])
+        self._journal = Seen.of(state, self._entries[state.sequence])
         wanted = self._options.wanted
         # A topic that is deleted later on is missing messages, not a wrong option.
         queues = tier.queues_there(wanted)

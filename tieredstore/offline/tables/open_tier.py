@@ -25,7 +25,7 @@ from tieredstore.offline.scan.planning import (
 )
 from tieredstore.offline.scan.relocation import by_newest
 from tieredstore.offline.scan.sources import place_of
-from tieredstore.offline.scan.split import TierPlace
+from tieredstore.offline.scan.split import Seen, TierPlace
 from tieredstore.reader.readable_tier import OpenedTier, opened_tier
 from tieredstore.session.reader import AS_ARGUMENTS, existing_tier
 from tieredstore.threaded import Threaded
@@ -68,6 +68,18 @@ class OpenTier(Threaded):
         inside = self._inside
         second = recorded_second(inside.tier.reader.state.attempts)
         return replace(place_of(inside.config), recorded_second=second)
+
+    def seen(self) -> Seen:
+        """Position of the journal as of the last poll. At most one request."""
+        state = self.state()
+        return Seen.of(state, self.entry_crc(state.sequence))
+
+    def continues(self, before: Seen) -> bool:
+        """Whether the tier is the same or later than `before` in one history. One request."""
+        now = self.seen()
+        is_kept = before.entry and before.sequence <= now.sequence
+        entry = self.entry_crc(before.sequence) if is_kept else 0
+        return before.is_continued_by(now, entry)
 
     @property
     def sequence(self) -> int:

@@ -157,6 +157,7 @@ def _parts_of_table(
         found = tier.plan(wanted.selection(queues), split_bytes)
         return [MessagesPart(split, skips_damage) for split in found.splits]
     if table == UNITS:
+        seen = tier.seen()
         return [
             part
             for queue in queues.values()
@@ -166,11 +167,11 @@ def _parts_of_table(
                 wanted.offsets_of(queue.id),
                 split_bytes,
                 tier.place,
-                Seen.of(tier.state()),
+                seen,
             )
         ]
     if table == KEYS:
-        return list(keys_parts(tier.state(), wanted, tier.place))
+        return list(keys_parts(tier.state(), wanted, tier.place, tier.seen()))
     if table == SEGMENTS:
         rows = tuple(
             _segment_row(name, segment)
@@ -242,7 +243,9 @@ def _touching(pieces: Iterator[LogPiece]) -> Iterator[list[LogPiece]]:
         yield run
 
 
-def keys_parts(state: TierState, wanted: WantedMessages, place: TierPlace) -> Iterator[KeysPart]:
+def keys_parts(
+    state: TierState, wanted: WantedMessages, place: TierPlace, seen: Seen = NOT_KNOWN
+) -> Iterator[KeysPart]:
     """The index files that may have an item of a wanted message. Pure."""
     topics = {
         topic.topic_id: name for name, topic in state.topics.items() if wanted.has_topic(name)
@@ -258,7 +261,7 @@ def keys_parts(state: TierState, wanted: WantedMessages, place: TierPlace) -> It
                 place,
                 bool(file.coverage),
                 wanted.times_ms,
-                Seen.of(state),
+                seen,
             )
 
 
