@@ -372,22 +372,29 @@ def test_systemd_takes_the_units_and_finds_little_exposed(tmp_path: Path) -> Non
             assert done.returncode == 0, done.stdout
 
 
-def test_prometheus_takes_the_scrape_example_and_the_alerts_ask_for_its_job(
-    tmp_path: Path,
-) -> None:
+def scrape_example() -> str:
     (text,) = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    example = yaml.safe_load(text)
+    return text
+
+
+def test_the_scrape_example_has_the_ports_and_the_job_of_the_alerts() -> None:
+    example = yaml.safe_load(scrape_example())
     (job,) = example["scrape_configs"]
     rules = (CONF / "alerts.yml").read_text()
     assert set(re.findall(r'job="(\w+)"', rules)) == {job["job_name"]}
-    (name,) = example["rule_files"]
     ports = {
         target.rpartition(":")[2] for one in job["static_configs"] for target in one["targets"]
     }
     assert ports == {SHOWN_PORT}
+
+
+@pytest.mark.slow  # promtool is a program of `make test-full`
+def test_prometheus_takes_the_scrape_example(tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         lacks("promtool is not here to check the example: install the package prometheus")
+    text = scrape_example()
+    (name,) = yaml.safe_load(text)["rule_files"]
     (tmp_path / "prometheus.yml").write_text(text)
     shutil.copy(CONF / name, tmp_path)
     done = completed([promtool, "check", "config", tmp_path / "prometheus.yml"])
