@@ -1,7 +1,6 @@
 """Snapshots: the whole state after one entry, in one object under a unique name."""
 
 from collections.abc import AsyncIterator, Sequence
-from itertools import islice
 
 from container.journal.frame import CRC_BYTES, NONCE_BYTES, Frame, FrameKind
 from container.metadata.codec import (
@@ -18,6 +17,8 @@ from provider.clock import Clock, RandomSource, in_turns
 from provider.errors import Corrupt
 from provider.object_store import Buffer, ObjectStore
 
+PIECE_BYTES_MAX = 1 << 16
+"""Bytes of a record after which other tasks get a turn: a coverage of thousands of queues."""
 CHUNKS_PER_TURN = 64
 """Chunks that are summed or compared before other tasks get a turn."""
 
@@ -58,10 +59,14 @@ async def encode_snapshot(
     """
     chunks: list[bytes] = []
     pieces = state_pieces(state)
-    while some := list(islice(pieces, RECORDS_PER_TURN)):
-        chunks.append(b"".join(some))
-        if len(some) == RECORDS_PER_TURN:
+    some: list[bytes] = []
+    for piece in pieces:
+        some.append(piece)
+        if len(some) == RECORDS_PER_TURN or len(piece) > PIECE_BYTES_MAX:
+            chunks.append(b"".join(some))
+            some.clear()
             await clock.sleep(0)
+    chunks.append(b"".join(some))
     frame = Frame(FrameKind.SNAPSHOT, epoch, state.sequence, nonce, b"")
     encoding = 0
     async for chunk in _in_turns(chunks, clock):
