@@ -1,16 +1,21 @@
 """Coverage of indexes: spans of a queue's offsets with and without indexed keys. Pure."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, islice
+from typing import Any
 
+import orjson
+
+from container.metadata.coverage_rows import CHUNK_ROWS, CoverageRows, extend_encoded
 from container.metadata.records import Coverage, CoverageRow, IndexFile, Queue
 from container.names.queue_id import QueueId
 from provider.clock import Clock
+from provider.ranges import QueueOffset
 
 Span = tuple[int, int]
 """Offsets `[from, to)` of a queue. Not empty."""
-ROWS_PER_TURN = 5_000
+ROWS_PER_TURN = 2_000
 """Rows of coverage that are read before other tasks get a turn: some ms."""
 
 
@@ -63,6 +68,24 @@ async def covered_in_turns(files: Iterable[IndexFile], clock: Clock) -> dict[Que
         if len(some) == ROWS_PER_TURN:
             await clock.sleep(0)
     return found
+
+
+async def rows_in_turns(
+    queues: Iterable[QueueId], spans_of: Callable[[QueueId], Iterable[Span]], clock: Clock
+) -> CoverageRows:
+    """Coverage of spans of ordered queues, with its encoding. Yields to other tasks meanwhile."""
+    chunks: list[tuple[CoverageRow, ...]] = []
+    raw: list[Any] = []
+    rows: list[CoverageRow] = []
+    for queue in queues:
+        rows += ((queue, QueueOffset(start), QueueOffset(end)) for start, end in spans_of(queue))
+        if len(rows) >= CHUNK_ROWS:
+            extend_encoded(raw, rows)
+            chunks.append(tuple(rows))
+            rows.clear()
+            await clock.sleep(0)
+    extend_encoded(raw, rows)
+    return CoverageRows([*chunks, tuple(rows)], encoded=orjson.Fragment(orjson.dumps(raw)))
 
 
 def _add(rows: Iterable[CoverageRow], found: dict[QueueId, list[Span]]) -> None:

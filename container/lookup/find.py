@@ -2,7 +2,8 @@
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +102,7 @@ async def read_whole(store: ObjectStore, file: IndexFile) -> Buffer:
 
 def queues_of(file: IndexFile) -> Iterable[QueueId]:
     """Queues of a file's coverage, in order."""
-    return dict.fromkeys(queue for queue, _, _ in file.coverage)
+    return (queue for queue, _ in groupby(file.coverage, key=itemgetter(0)))
 
 
 class KeptPlaces:

@@ -3,7 +3,9 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import overload
+from typing import Any, overload
+
+import orjson
 
 from container.metadata.records import CoverageRow
 from container.names.queue_id import QueueId
@@ -12,13 +14,24 @@ from provider.ranges import QueueOffset
 CHUNK_ROWS = 512
 
 
+def extend_encoded(raw: list[Any], rows: Iterable[CoverageRow]) -> None:
+    """Extend the JSON form of ordered rows by the rows that follow them."""
+    for queue, start, end in rows:
+        if not raw or raw[-2] != queue.topic:
+            raw += (queue.topic, [])
+        raw[-1] += (queue.queue_id, start, end)
+
+
 class CoverageRows(Sequence[CoverageRow]):
     """Ordered rows. All rows of a queue are in one chunk, and no chunk is empty. Immutable."""
 
-    __slots__ = ("_chunks", "_ends", "_firsts")
+    __slots__ = ("_chunks", "_ends", "_firsts", "encoded")
 
-    def __init__(self, chunks: Iterable[tuple[CoverageRow, ...]]) -> None:
-        """`chunks`: ordered rows, divided between queues."""
+    def __init__(
+        self, chunks: Iterable[tuple[CoverageRow, ...]], *, encoded: orjson.Fragment | None = None
+    ) -> None:
+        """`chunks`: ordered rows, divided between queues. `encoded`: their JSON, if known."""
+        self.encoded = encoded
         self._chunks = tuple(chunk for chunk in chunks if chunk)
         self._firsts = [chunk[0][0] for chunk in self._chunks]
         self._ends: list[int] = []
@@ -59,6 +72,8 @@ class CoverageRows(Sequence[CoverageRow]):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, CoverageRows):
             return self is other or self._chunks == other._chunks or tuple(self) == tuple(other)
+        if other == ():  # the default of a record's field
+            return not self
         return tuple(self) == other if isinstance(other, tuple) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment] - as a list, it is never a key

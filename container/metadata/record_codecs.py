@@ -3,15 +3,17 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum
+from itertools import repeat
 from sys import intern
 from types import UnionType
 from typing import Any, NewType, cast, get_args, get_origin, get_type_hints
 
+import orjson
+
 from container.errors import NewerVersion
-from container.metadata.coverage_rows import CoverageRows
+from container.metadata.coverage_rows import CoverageRows, extend_encoded
 from container.metadata.records import Coverage, CoverageRow, Extent
 from container.names.queue_id import QueueId
-from provider.ranges import QueueOffset
 
 
 class DecodeError(ValueError):
@@ -230,12 +232,11 @@ EXTENT = FieldCodec(_encode_extent, _decode_extent)
 [object name, offset in it] if the bytes do not lie at `position` of the segment's own file."""
 
 
-def _encode_coverage(coverage: Coverage) -> list[Any]:
+def _encode_coverage(coverage: Coverage) -> list[Any] | orjson.Fragment:
+    if isinstance(coverage, CoverageRows) and coverage.encoded is not None:
+        return coverage.encoded
     raw: list[Any] = []
-    for queue, start, end in coverage:
-        if not raw or raw[-2] != queue.topic:
-            raw += (queue.topic, [])
-        raw[-1] += (queue.queue_id, start, end)
+    extend_encoded(raw, coverage)
     return raw
 
 
@@ -247,15 +248,18 @@ def _decode_coverage(raw: object) -> Coverage:
         raise DecodeError(f"a coverage of {len(items)} parts")
     rows: list[CoverageRow] = []
     for topic, numbers in zip(items[::2], items[1::2], strict=True):
-        name, triples = json_text(topic), [json_integer(one) for one in json_list(numbers)]
+        name, triples = json_text(topic), json_list(numbers)
         if len(triples) % _ROW_NUMBERS:
             raise DecodeError(f"a coverage of {len(triples)} numbers of a topic")
-        of_rows = zip(triples[::3], triples[1::3], triples[2::3], strict=True)
-        rows += ((QueueId(name, one), QueueOffset(a), QueueOffset(b)) for one, a, b in of_rows)
+        if not set(map(type, triples)) <= _INTEGERS:
+            raise DecodeError(f"a coverage with other numbers than integers of {name:.50}")
+        queues = map(QueueId, repeat(name), triples[::3])
+        rows += zip(queues, triples[1::3], triples[2::3], strict=True)
     return CoverageRows.of(rows)
 
 
 _ROW_NUMBERS = 3
+_INTEGERS = {int}
 COVERAGE = FieldCodec(_encode_coverage, _decode_coverage)
 """[topic, [queue id, from, to, queue id, from, to, ...], topic, [...], ...]: some 20 bytes a row.
 The form of older programs, [[[topic, queue id], from, to], ...], is decoded too."""

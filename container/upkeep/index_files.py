@@ -16,10 +16,9 @@ from container.index.layout import IndexHeader, KeyItems, joined
 from container.index.options import INLINE_ITEMS_MAX
 from container.index.sealed import fitting_begin, fitting_slots, seal_index
 from container.lookup.collector import Collected, KeyCollector
-from container.lookup.coverage import ROWS_PER_TURN, Span, without
-from container.metadata.coverage_rows import CoverageRows
+from container.lookup.coverage import ROWS_PER_TURN, Span, rows_in_turns, without
 from container.metadata.operations import AddTombstones, DropIndexFile, PutIndexFile
-from container.metadata.records import Coverage, CoverageRow, IndexFile, Queue
+from container.metadata.records import Coverage, IndexFile, Queue
 from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import index_name
@@ -207,18 +206,15 @@ class IndexStep(Step):
     async def _seal_alone(self, part: Collected) -> None:
         tier = self.tier
         part.is_cut = False
-        rows: list[CoverageRow] = []
-        for number, queue in enumerate(sorted(part.spans)):
-            if number % ROWS_PER_TURN == ROWS_PER_TURN - 1:
-                await tier.clock.sleep(0)
-            spans = part.spans.get(queue, ())
-            rows += ((queue, QueueOffset(a), QueueOffset(b)) for a, b in spans)
+        coverage = await rows_in_turns(
+            sorted(part.spans), lambda queue: part.spans.get(queue, ()), tier.clock
+        )
         parts = part.parts()
         if part.items <= INLINE_ITEMS_MAX:
             raw = _built(parts)
         else:
             raw = await asyncio.to_thread(_built, parts)
-        file = await self._writer.write(raw, CoverageRows.of(rows))
+        file = await self._writer.write(raw, coverage)
         name = file.object_name
         # No other task runs from here to the acceptance by the journal, so no truncation
         # intervenes.

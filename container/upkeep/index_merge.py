@@ -10,16 +10,15 @@ from math import log
 from container.index.merging import MergedPart, merge_sealed
 from container.index.options import INLINE_ITEMS_MAX, IndexOptions
 from container.index.sealed import SECOND_MS, file_bytes, fitting_slots
-from container.lookup.coverage import ROWS_PER_TURN, covered_in_turns, merged, without
+from container.lookup.coverage import Span, covered_in_turns, merged, rows_in_turns, without
 from container.lookup.find import KeptPlaces, index_of, queues_of, read_whole
-from container.metadata.coverage_rows import CoverageRows
 from container.metadata.operations import AddTombstones, DropIndexFile, Operation, PutIndexFile
-from container.metadata.records import Coverage, CoverageRow, IndexFile
+from container.metadata.records import Coverage, IndexFile
+from container.names.queue_id import QueueId
 from container.options import HOUR_MS, UpkeepOptions
 from container.steps import QUEUES_PER_TURN, OwnedTier, Step
 from container.upkeep.index_files import IndexBuilding, IndexWriter
 from provider.errors import Corrupt, Denied, OutOfRange, StoreError
-from provider.ranges import QueueOffset
 
 PERIODS_OF_RETENTION = 4
 """Periods in the retention time. With three days, merged files differ by at most 18 hours in age.
@@ -290,16 +289,15 @@ class IndexMergeStep(Step):
 
     async def _remaining(self, files: Sequence[IndexFile]) -> Coverage:
         """Joint coverage of files without expired messages. Adjacent rows are one."""
-        rows: list[CoverageRow] = []
         covered = await covered_in_turns(files, self.tier.clock)
-        for number, queue in enumerate(sorted(covered)):
-            if number % ROWS_PER_TURN == ROWS_PER_TURN - 1:
-                await self.tier.clock.sleep(0)
+
+        def left_of(queue: QueueId) -> Sequence[Span]:
             bounds = self.tier.state.queues.bounds_of(queue)
-            if bounds is not None:
-                left = without(merged(covered[queue]), [(0, bounds.min_offset)])
-                rows += ((queue, QueueOffset(start), QueueOffset(end)) for start, end in left)
-        return CoverageRows.of(rows)
+            if bounds is None:
+                return ()
+            return without(merged(covered[queue]), [(0, bounds.min_offset)])
+
+        return await rows_in_turns(sorted(covered), left_of, self.tier.clock)
 
     @property
     def figures(self) -> Mapping[str, int]:
