@@ -2,7 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -13,12 +14,43 @@ Worker = Callable[[], Awaitable[None]]
 
 
 def keep_opened() -> None:
-    """Exclude the open objects of a process from garbage collection.
+    """Exclude the open objects of a process from garbage collection, and later ones that survive.
 
     The records of a tier live as long as the process, and replaced ones are freed by reference
-    counts. A full collection beside 100,000 queues would block the event loop for 60 ms.
+    counts. A full collection beside 100,000 queues would block the event loop for 60 ms and more.
+    So each full collection sees what came since the last one. Cyclic garbage among excluded objects
+    is collected once the memory of the process has doubled.
     """
     gc.freeze()
+    if _EXCLUSION.collected not in gc.callbacks:
+        gc.callbacks.append(_EXCLUSION.collected)
+    _EXCLUSION.blocks_max = 2 * sys.getallocatedblocks()
+
+
+class _Exclusion:
+    """Excludes the survivors of each full collection from the later ones."""
+
+    def __init__(self) -> None:
+        self.blocks_max = 0
+        """Memory blocks above which the next full collection sees all objects."""
+        self._sees_all = False
+
+    def collected(self, phase: str, info: Mapping[str, int]) -> None:
+        """Handle the end of a collection: a callback of `gc`. O(pools of memory)."""
+        if phase != "stop" or info["generation"] != _FULL:
+            return
+        gc.freeze()
+        blocks = sys.getallocatedblocks()
+        if self._sees_all:
+            self.blocks_max = 2 * blocks
+        self._sees_all = blocks > self.blocks_max
+        if self._sees_all:
+            gc.unfreeze()
+
+
+_FULL = 2
+"""Generation of a full collection."""
+_EXCLUSION = _Exclusion()
 
 
 class _Failures:

@@ -101,6 +101,7 @@ async def measured(work: Awaitable[object]) -> Measured:
             last_s = now_s
 
     watching = asyncio.create_task(watch())
+    keep_opened()  # as an owner's process does
     await asyncio.sleep(0)
     begun_s = time.thread_time()
     await work
@@ -146,7 +147,6 @@ async def filled(count: int, clock: FixedClock) -> AsyncIterator[tuple[Journal, 
             if len(operations) > 2000 or number == count - 1:
                 await journal.publish(operations)
                 operations = []
-        keep_opened()  # as an owner's process does
         yield journal, store
 
 

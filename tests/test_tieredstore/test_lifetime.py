@@ -1,12 +1,16 @@
 """Workers beside a block: which failure is raised, and that a cancellation is never lost."""
 
 import asyncio
+import gc
+import sys
+import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
 from provider.errors import Corrupt, Fenced, Unavailable
-from tieredstore.lifetime import running
+from tieredstore.lifetime import keep_opened, running
 
 
 async def fails(error: Exception) -> None:
@@ -63,3 +67,52 @@ async def test_a_cancellation_counts_more_than_a_failure_of_the_same_turn(
     with suppress(asyncio.CancelledError, Unavailable):
         await task
     assert task.cancelled() or is_late
+
+
+class Cycle:
+    """An object that only a collection frees."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture
+def opened() -> Iterator[None]:
+    """A process that keeps its opened objects; afterwards it collects as Python does."""
+    known = list(gc.callbacks)
+    try:
+        keep_opened()
+        yield
+    finally:
+        gc.callbacks[:] = known
+        gc.unfreeze()
+
+
+@pytest.mark.usefixtures("opened")
+def test_a_full_collection_sees_what_came_since_the_last_one() -> None:
+    survivor, dead = Cycle(), weakref.ref(Cycle())
+    gc.collect()
+    assert dead() is None
+    known = weakref.ref(survivor)
+    assert not any(one is survivor for one in gc.get_objects())
+    del survivor
+    gc.collect()
+    assert known() is not None  # excluded, until the memory has doubled
+
+
+@pytest.mark.usefixtures("opened")
+def test_garbage_of_excluded_objects_is_collected_once_the_memory_has_doubled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    survivor = Cycle()
+    gc.collect()
+    known = weakref.ref(survivor)
+    del survivor
+    blocks = 3 * sys.getallocatedblocks()
+    monkeypatch.setattr(sys, "getallocatedblocks", lambda: blocks)
+    gc.collect()
+    gc.collect()
+    assert known() is None
+    later = Cycle()
+    gc.collect()
+    assert not any(one is later for one in gc.get_objects())  # excluded again
