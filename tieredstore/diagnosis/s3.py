@@ -76,15 +76,17 @@ class _Questions:
     """A bucket and the client that asks about it, by the settings that our own requests have."""
 
     def __init__(self, config: Config, bucket: str) -> None:
-        from provider.s3.errors import ChainCredentials, NoCredentials, credentials_of, sendable  # noqa: PLC0415 - an extra
-        from provider.s3.options import S3Options, endpoint_of, proxy_for, proxy_of, region_of  # noqa: PLC0415 - an extra
-
         try:
             from boto3.session import Session  # noqa: PLC0415 - an extra has it
             from botocore.config import Config as ClientConfig  # noqa: PLC0415 - likewise
             from botocore.exceptions import BotoCoreError  # noqa: PLC0415 - likewise
+
+            from provider.s3.errors import ChainCredentials, NoCredentials, credentials_of, sendable  # noqa: PLC0415 - likewise
+            from provider.s3.options import S3Options, endpoint_of, proxy_for, proxy_of, region_of  # noqa: PLC0415 - likewise
         except ImportError as error:
-            raise Denied("doctor needs boto3: pip install 'tieredstore[s3]'", "") from error
+            raise Denied(
+                "doctor needs boto3 and obstore: pip install 'tieredstore[s3]'", ""
+            ) from error
         for name in ("botocore", "botocore.auth", "botocore.endpoint", "botocore.hooks"):
             logging.getLogger(name).setLevel(logging.WARNING)  # at DEBUG they print what is signed
         given = dict(s3_options(config))

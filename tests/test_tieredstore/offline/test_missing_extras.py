@@ -53,6 +53,7 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("starlette", "console", ["console"]),
         ("obstore", "s3", [*IN_S3, "topics"]),
         ("boto3", "s3", [*IN_S3, "doctor"]),
+        ("obstore", "s3", [*IN_S3, "doctor"]),
     ],
     ids=lambda value: "-".join(value).replace("--", "") if isinstance(value, list) else value,
 )
