@@ -36,8 +36,8 @@ def restored(tier: LivingTier, root: Path, engine: OneProcess | None = None) -> 
 def rows_of(root: Path) -> set[Row]:
     """All messages of the directory, which are those of whole queues to their ends."""
     return {
-        (*queue, one.queue_offset, one.body)
-        for queue, found in own_contents(root, OPTIONS).items()
+        (topic, queue_id, one.queue_offset, one.body)
+        for (topic, queue_id), found in own_contents(root, OPTIONS).items()
         for one in found
     }
 

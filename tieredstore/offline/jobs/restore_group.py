@@ -236,7 +236,7 @@ class _Extraction:
                 self._begin = max(self._begin, int(offsets[jumps[-1]]))
             self._next = int(offsets[-1]) + 1
         is_all = self._extract.has_checksum and self._bytes == len(view)
-        if is_all and crc32c(view) != self._extract.crc32c:
+        if is_all and crc32c(view.data) != self._extract.crc32c:
             self._begin = self._extract.next_offset
 
     def correction(self, number: int) -> Piece | None:
