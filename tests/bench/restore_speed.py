@@ -2,8 +2,9 @@
 
 A store of messages of 1 KiB in 8 queues is tiered into a directory. In each round as many bytes as
 the tier's logs have are written into one file and synced, and the tier is restored by the command,
-each in a process of its own. Memory is that of the larger process. The ratio means something on two
-cores that do nothing else; CPU time is told for the others.
+in turn, each in a process of its own. `of_disk` is the ratio of the medians. Memory is that of the
+larger process. The ratio means something on two cores that do nothing else; CPU time is printed for
+the others. In memory (`--directory /dev/shm`) it is that of two processors without a disk.
 """
 
 import argparse
@@ -16,12 +17,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.bench.rows import Goal, goals_beside
+from tests.bench.rows import Goal, goals_beside, keep
 from tests.support.fake_broker import FakeBroker
-from tieredstore.bench.run import spread
+from tieredstore.bench.run import machine_facts, spread
 
 MIB = 1 << 20
 BODY_BYTES, QUEUES, PIECE_BYTES = 1024, 8, 4 * MIB
+MESSAGES_A_MS = 100
+"""Messages of one store time: the order of a restored log is by time, over all queues."""
 COMMAND = [sys.executable, "-m", "tieredstore"]
 NAMED = ["-D", "brokerClusterName=C", "-D", "brokerName=b", "--tier"]
 GOALS = [
@@ -51,7 +54,9 @@ def timed(words: list[str | Path]) -> tuple[float, float, int]:
 def measured(place: Path, messages: int, rounds: int) -> dict[str, Any]:
     """One row."""
     broker = FakeBroker(place / "store", commit_log_bytes=1 << 30, consume_queue_bytes=6_000_000)
-    broker.fill("T", range(QUEUES), messages, BODY_BYTES)
+    for seed in range(messages // MESSAGES_A_MS):
+        broker.fill("T", range(QUEUES), MESSAGES_A_MS, BODY_BYTES, seed)
+        broker.now_ms += 1
     tier = [*COMMAND, *NAMED, place / "tier"]
     timed([*tier, "tier", broker.directory])
     shutil.rmtree(broker.directory)
@@ -69,28 +74,40 @@ def measured(place: Path, messages: int, rounds: int) -> dict[str, Any]:
         seconds.append(found[0])
         cpu.append(found[1])
         peak = max(peak, found[2])
+    raw_s, restore_s = spread(raws), spread(seconds)
     return {
+        "place": "memory" if place.is_relative_to("/dev/shm") else "disk",
+        "messages": messages,
         "bytes": length,
-        "raw_s": spread(raws)._asdict(),
-        "restore_s": spread(seconds)._asdict(),
+        "rounds": rounds,
+        "raw_s": raw_s._asdict(),
+        "restore_s": restore_s._asdict(),
         "restore_cpu_s": spread(cpu)._asdict(),
-        "of_disk": spread([raw / one for raw, one in zip(raws, seconds, strict=True)])._asdict(),
+        "of_disk": raw_s.median / restore_s.median,
         "peak_bytes": peak,
     }
 
 
 def main() -> None:
-    """Measure, and print the row beside its goals."""
+    """Measure, and print the rows beside their goals."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=4_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--directory", type=Path, help="on the disk to be measured")
+    parser.add_argument("--messages", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--directory", type=Path, action="append", help="on what is to be measured; repeatable"
+    )
+    parser.add_argument("--store-results", type=Path, help="keep a JSON file there")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=given.directory) as place:
-        row = measured(Path(place), given.messages, given.rounds)
-    for name, value in row.items():
-        print(f"{name:16}{value}")
-    print(goals_beside(row, GOALS))
+    rows: list[dict[str, Any]] = []
+    for directory in given.directory or [None]:
+        with tempfile.TemporaryDirectory(dir=directory) as place:
+            rows.append(measured(Path(place), given.messages, given.rounds))
+        for name, value in rows[-1].items():
+            print(f"{name:16}{value}")
+        print(goals_beside(rows[-1], GOALS))
+    if given.store_results is not None:
+        run = {"metric": "run", "load": os.getloadavg()[1], "machine": machine_facts()}
+        keep([*rows, run], given.store_results / "restore.json")
 
 
 if __name__ == "__main__":
