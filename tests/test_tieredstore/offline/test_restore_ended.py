@@ -1,6 +1,7 @@
 """A restore that ends early: no store is there before the end, and the next run completes it."""
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -30,6 +31,7 @@ from tests.support.restored import (
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.layout import open_layout
 from tieredstore.following.options import HotLogOptions
+from tieredstore.offline.jobs import restore_group as group_job
 from tieredstore.offline.jobs import restore_store as job
 from tieredstore.offline.jobs.engine import OneProcess, Piece
 from tieredstore.offline.jobs.restore_store import Ledger, Wanted
@@ -100,6 +102,42 @@ def test_a_run_that_ends_at_any_call_is_completed(
         restored(tier, root)
         assert files(root) == files(whole)
         shutil.rmtree(root)
+
+
+def test_a_worker_of_a_killed_run_writes_nothing_into_another_plan(
+    tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, locked = tmp_path / "restored", fcntl.flock
+    marker = root / "commitlog" / f"{0:020}"
+    seen: list[bool] = []
+
+    def is_free() -> bool:
+        with marker.open("rb") as other:
+            try:
+                locked(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    def writing(*arguments: Any) -> Any:
+        seen.append(is_free())
+        return written(*arguments)
+
+    written = group_job.write_units
+    with monkeypatch.context() as patch:
+        patch.setattr(group_job, "write_units", writing)
+        with pytest.raises(KeyboardInterrupt):
+            restored(tier, root, engine=Ending(2))
+    assert seen
+    assert not any(seen), "a worker locks the marker"
+    before = files(root)
+    monkeypatch.setattr(fcntl, "flock", lambda file, how: locked(file, how | fcntl.LOCK_NB))
+    with marker.open("rb") as worker:
+        locked(worker, fcntl.LOCK_SH)
+        with pytest.raises(BlockingIOError):
+            restored(tier, root, wanted=Wanted(frozenset({"B"})))
+        assert files(root) == before
+    assert restored(tier, root, wanted=Wanted(frozenset({"B"}))).messages == 75
 
 
 def test_a_changed_tier_begins_the_directory_again(

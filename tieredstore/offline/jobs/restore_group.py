@@ -1,5 +1,6 @@
 """Work of one worker of a restore: a stretch of a CommitLog, and the units of its records."""
 
+import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -31,6 +32,9 @@ from tieredstore.offline.scan.split import LogGap, Split
 
 VECTORS_MAX = 1024
 """Buffers of one `pwritev`: IOV_MAX of Linux."""
+MARKER = local_file_name(0)
+"""File of the CommitLog until the end. It has a wrong length, so that a Java broker refuses it.
+A worker locks it while it writes a group."""
 BEGINS, SIZES = "begins", "sizes"
 """Targets of corrections: where a queue can begin, and the length of an extent's records."""
 
@@ -119,6 +123,15 @@ def restore_group(group: RestoreGroup) -> Iterator[Piece]:
     if corrections:
         yield from corrections
         return
+    root = Path(group.root)
+    with (root / COMMIT_LOG / MARKER).open("rb") as marker:
+        fcntl.flock(marker, fcntl.LOCK_SH)
+        _write_group(group, loaded)
+        with (root / RESTORING).open("ab", buffering=0) as ledger:
+            ledger.write(b"%d %d\n" % (group.number, group.number))
+
+
+def _write_group(group: RestoreGroup, loaded: _Loaded) -> None:
     positions = _written(group, loaded)
     units = encode_units(positions, loaded.sizes, loaded.tags_codes)
     row = 0
@@ -127,11 +140,6 @@ def restore_group(group: RestoreGroup) -> Iterator[Piece]:
         queue = extract.split.queue
         write_units(group.root, queue, extract.first_offset, raw, group.queue_file_bytes)
         row += count
-    fd = os.open(Path(group.root) / RESTORING, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    try:
-        os.write(fd, b"%d %d\n" % (group.number, group.number))
-    finally:
-        os.close(fd)
 
 
 def as_said(target: str, pieces: Sequence[Piece]) -> Sequence[Piece]:

@@ -48,6 +48,7 @@ from tieredstore.hot.log.topics import CONFIRMED, RESERVE_TIME, row_of, with_que
 from tieredstore.offline.jobs.engine import BytesProgress, Engine, Piece
 from tieredstore.offline.jobs.restore_group import (
     BEGINS,
+    MARKER,
     LogExtract,
     RestoreGroup,
     as_said,
@@ -66,8 +67,6 @@ GROUP_BYTES = 64 << 20
 """Records that a worker sorts at once. Neighbours overlap by the time of an extent at most."""
 PLANS_MAX = 20
 """Corrected plans of one run: damage takes one more, retention beside the run some."""
-MARKER = local_file_name(0)
-"""File of the CommitLog until the end. It has a wrong length, so that a Java broker refuses it."""
 ONE_SPLIT = 1 << 62
 SPARE_BYTES = 64 << 20
 """Free space beyond the files, for directories and the page at the end of each file."""
@@ -282,7 +281,9 @@ class Ledger:
         self.digest, self._is_of_boot = wanted.digest, True
         self.done.clear()
         self._marker.parent.mkdir(exist_ok=True)
-        with self._marker.open("w") as marker:
+        with self._marker.open("a+") as marker:
+            fcntl.flock(marker, fcntl.LOCK_EX)  # until no worker of a killed run writes
+            marker.truncate(0)
             marker.write(f"{UNFINISHED}\n")
             marker.flush()
             os.fsync(marker.fileno())
