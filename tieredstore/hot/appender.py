@@ -80,7 +80,6 @@ class Appender:
         durable = self._ends_file.read()
         self.deleted = DeletedQueues(directory.deleted_queues, durable)
         """Deleted queues, which may be created again."""
-        directory.begin(clock)
         left = finish_deletion(self.queues, self.deleted)
         found = Directory(
             was_closed,
@@ -91,7 +90,12 @@ class Appender:
             has_lost_ends=self._ends_file.is_damaged,
         )
         self.recovered: LogEnd = recover(
-            self.log, self.queues, found, enter=self._ends_file.write_both, rescan=bool(left)
+            self.log,
+            self.queues,
+            found,
+            begin=lambda: directory.begin(clock),
+            enter=self._ends_file.write_both,
+            rescan=bool(left),
         )
         """Result of the recovery."""
         self.end = self.recovered.position

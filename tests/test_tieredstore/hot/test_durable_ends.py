@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -16,8 +17,9 @@ from provider.errors import Corrupt, OutOfRange
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put, readable
 from tests.support.traced_calls import CallFaults, TracedCalls
+from tests.test_tieredstore.hot.test_repair import killed_after
 from tieredstore.hot.appender import Appender
-from tieredstore.hot.log import durable_ends
+from tieredstore.hot.log import durable_ends, recovery
 from tieredstore.hot.log.consume_queues import FILLER
 from tieredstore.hot.log.durable_ends import SMALL_QUEUES, Checkpoint, DurableEnds, DurableEndsFile
 from tieredstore.hot.log.repair import open_repair
@@ -644,6 +646,82 @@ def test_an_older_log_beside_newer_queues_gives_no_offset_again(
     else:
         refusal = None
     assert (refusal is None) or (not is_repaired and refusal.position == last + 4096), refusal
+
+
+@pytest.mark.parametrize("is_repaired", [False, True])
+def test_a_refused_start_leaves_an_older_log_refused(tmp_path: Path, *, is_repaired: bool) -> None:
+    """A mark of an open store would make the newer units those of a crash."""
+    root, kept = closed(tmp_path / "store"), tmp_path / "kept"
+    shutil.copytree(root, kept)
+    with appender_at(root) as store:
+        put(store, [new_message(n, topic="Busy") for n in range(60, 100)])
+        store.close()
+    put_back(kept, root, "commitlog", *STATE[:3])
+    for _ in range(3):
+        with pytest.raises(Corrupt, match="the file is missing"), appender_at(root):
+            pass
+        assert not (root / "abort").exists()
+    if is_repaired:
+        with open_repair(root, SMALL, ManualClock()) as repair:
+            repair.carry_out(repair.look())
+        with appender_at(root) as store:
+            assert put(store, [new_message(0, topic="Busy")])[0].queue_offset == 100
+
+
+@pytest.mark.parametrize("step", ["truncate", "_bring_all", "_without_rest", "_report"])
+def test_a_start_that_ends_amid_an_older_log_knows_its_ends_at_the_next_one(
+    step: str, tmp_path: Path
+) -> None:
+    root, end = older_log(tmp_path / "store", 0)
+    with (
+        patch.object(recovery, step, side_effect=InterruptedError),
+        pytest.raises(InterruptedError),
+        appender_at(root),
+    ):
+        pass
+    with appender_at(root) as store:
+        for topic, offset in (("Busy", end), ("New", 5)):
+            assert put(store, [new_message(0, topic=topic)])[0].queue_offset == offset
+
+
+def of_many_queues_with_a_rotten_end(root: Path) -> None:
+    flip(*place_of(killed_with_many_queues(root, 3), new_message(59).body))
+
+
+def without_ends_with_a_rotten_end(root: Path) -> None:
+    harm_ends(closed(root))
+    rot_last(root)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize(
+    ("harmed", "end"),
+    [
+        (lambda root: older_log(root, 0), 65),
+        (of_many_queues_with_a_rotten_end, 60),
+        (without_ends_with_a_rotten_end, 60),
+    ],
+    ids=["older log", "many queues", "no ends"],
+)
+def test_a_repair_that_is_killed_anywhere_gives_no_offset_again(
+    harmed: Callable[[Path], object], end: int, tmp_path: Path, *, repeats: bool
+) -> None:
+    """Whether it is repeated before the next start or not, unless that start is refused."""
+    template, root = tmp_path / "template", tmp_path / "store"
+    harmed(template)
+    calls, is_killed = 0, True
+    while is_killed:
+        shutil.copytree(template, root)
+        _, is_killed = killed_after(root, calls)
+        if repeats:
+            with open_repair(root, SMALL, ManualClock()) as repair:
+                repair.carry_out(repair.look())
+        refused = nullcontext() if repeats else suppress(Corrupt)
+        with refused, appender_at(root) as store:
+            assert put(store, [new_message(0, topic="Busy")])[0].queue_offset >= end
+        shutil.rmtree(root)
+        calls += 1
+    assert calls > 5
 
 
 @pytest.mark.parametrize("lost_after", [0, 3])

@@ -131,12 +131,21 @@ class _Found:
     begun: dict[QueueId, int] = field(default_factory=dict[QueueId, int])
     """Next offset of each queue whose files are begun again."""
 
+    def next_offsets(self) -> dict[QueueId, int]:
+        """Return the next offset of each queue after the scan."""
+        ends = {
+            queue: first + len(units) // UNIT_BYTES
+            for queue, (first, units) in self.scan.units.items()
+        }
+        return self.known | ends
+
 
 def recover(
     log: CommitLogWriter,
     queues: QueueFiles,
     found: Directory,
     *,
+    begin: Callable[[], None],
     enter: Callable[[DurableEnds], None],
     rescan: bool = False,
 ) -> LogEnd:
@@ -144,7 +153,9 @@ def recover(
 
     Durable on return. Reads two units and a record for each queue, and the records after the
     durable end, at some 5 us each. Reads all records with `rescan`, or if queues contradict the
-    durable state. `enter` makes `durableEnds` durable, with fillers that are not yet written.
+    durable state. `begin` marks the store as open, before the first change: a start that is refused
+    leaves it closed, for R9. `enter` makes `durableEnds` durable, with fillers that are not yet
+    written, and with what R9 found.
 
     Raises:
         Corrupt: two records contradict each other; path and position are the second one's. Or a
@@ -159,6 +170,7 @@ def recover(
     know_fillers(queues, found)
     found = with_queues_end(log, queues, found)
     if not log.bases and (lost := _lost_end(queues, found, log.file_bytes)) > 0:
+        begin()
         return _after_lost_log(log, queues, found, lost)
     if found.durable_end > log.end:
         raise Corrupt(
@@ -169,10 +181,15 @@ def recover(
         )
     what = _scanned(log, queues, found, rescan=rescan, is_certain=is_certain)
     scan, first = what.scan, max(what.start, found.durable_end)
+    durable = found.durable
+    if durable is not None and found.queues_end >= 0:
+        durable = replace(durable, position=scan.end, next_offsets=what.next_offsets())
+        enter(durable)
+    begin()
     truncation = truncate(log, scan.end, aside=found.aside)
     if found.durable_end >= 0 or found.has_lost_ends:
         log.rewrite(first, scan.end)
-    _enter_fillers(queues, what, found.durable, enter)
+    _enter_fillers(queues, what, durable, enter)
     for queue, offset in what.begun.items():
         queues.begin(queue, offset)
     end = LogEnd(scan.end, what.known, scan.store_timestamp, scan.messages, scan.damages)

@@ -5,7 +5,8 @@ P2  Every position and every queue offset stays. Damaged bytes are first copied 
     own. Then a placeholder replaces them, a sound record without a unit, or the blank record that
     ends a file.
 P3  A unit whose record is lost becomes a filler. Any other unit is that of its record.
-P4  Each step is durable before the next one. After a kill at any moment the same call continues.
+P4  Each step is durable before the next one, the next offsets first. After a kill at any moment the
+    same call continues, and a start gives no offset again.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -274,6 +275,9 @@ class HotRepair:
             if not place.is_missing:
                 one = place.damage
                 place.kept = keep(self._log, one.position, one.end, self._directory.truncated)
+        if damage.ends is not None:  # first, so that a start after a kill gives no offset again
+            self._log.sync_files(self._log.min_position, damage.ends.position)
+            DurableEndsFile(self._directory.durable_ends).write_both(damage.ends)
         for place in damage.places:
             self._replace(place)
         for place in damage.places:
@@ -284,9 +288,6 @@ class HotRepair:
             for first, units in wrong.units:
                 self._write_units(wrong.queue, first, units)
         self._queues.sync()
-        if damage.ends is not None:  # last: the files are what it says
-            self._log.sync_files(self._log.min_position, damage.ends.position)
-            DurableEndsFile(self._directory.durable_ends).write_both(damage.ends)
 
     def _enter_fillers(self, damage: HotDamage) -> None:
         file = DurableEndsFile(self._directory.durable_ends)
