@@ -7,6 +7,7 @@ from typing import TypeVar
 import click
 
 from tieredstore.cli.invocation import WholeNumber
+from tieredstore.cli.signals import sigterm_unwinds
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.jobs.engine import Engine, LocalEngine
 from tieredstore.offline.scan.planning import SPLIT_BYTES
@@ -48,9 +49,10 @@ def engine_of(name: str, processes: int | None) -> Generator[Engine]:
 
     Raises:
         ConfigError: Spark is wanted, and a requirement of it is missing.
+        Signalled: SIGTERM ends the block of a local engine.
     """
     if name == LOCAL:
-        with LocalEngine(processes) as engine:
+        with sigterm_unwinds(), LocalEngine(processes) as engine:
             yield engine
         return
     if processes is not None:

@@ -8,8 +8,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+
+from provider.clock import SystemClock
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ECHO_S = 0.3
@@ -64,6 +67,35 @@ class EndingSignals:
             self._ask()
         elif now_s - self._at_s >= ECHO_S:
             _end_now(number)
+
+
+@contextmanager
+def sigterm_unwinds() -> Generator[None]:
+    """Raise `Signalled` in the block at SIGTERM, so that it releases what it holds.
+
+    A second SIGTERM ends the process at once. No effect outside the main thread, or where SIGTERM
+    has a handler or is ignored.
+    """
+    clock = SystemClock()
+    begun_s: float | None = None
+
+    def unwind(number: int, _: object) -> None:
+        nonlocal begun_s
+        if begun_s is None:
+            begun_s = clock.monotonic_s()
+            raise Signalled(number)
+        if clock.monotonic_s() - begun_s >= ECHO_S:
+            _end_now(number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def answer_watchdog() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from provider.errors import Corrupt, Unavailable
+from tieredstore.cli.jobs import engine_of
+from tieredstore.cli.signals import Signalled
 from tieredstore.offline.jobs.engine import LocalEngine, OneProcess, Piece
 
 
@@ -91,3 +94,22 @@ def test_the_first_error_of_a_worker_is_the_jobs_and_keeps_its_place(tmp_path: P
 def test_without_items_there_is_no_result(tmp_path: Path) -> None:
     for engine in (OneProcess(), LocalEngine(2)):
         assert engine.map_group([], CountWords(tmp_path), Joined(tmp_path)) == []
+
+
+def ends_its_parent(number: int) -> Iterator[Piece]:
+    os.kill(os.getppid(), number)
+    signal.pause()
+    yield Piece("", 0, b"")
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_job_and_its_workers_and_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = signal.SIGTERM
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(Signalled) as ended, engine_of("local", 2) as engine:
+        engine.map_group([number], ends_its_parent, Joined(tmp_path))
+    assert ended.value.number == number
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(number) == signal.SIG_DFL
