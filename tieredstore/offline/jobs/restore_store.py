@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
@@ -442,6 +443,9 @@ def planned(config: Config, root: Path, wanted: Wanted, corrections: Corrections
     missing = (wanted.topics or frozenset()) - {queue.topic for queue in tier.state.queues}
     if missing:
         raise ConfigError(f"the tier has no topic {min(missing)}: `tieredstore topics` lists them")
+    splits: defaultdict[QueueId, list[Split]] = defaultdict(list)
+    for split in tier.splits:
+        splits[split.queue] += _extents(split)
     extracts: list[LogExtract] = []
     queues: list[RestoredQueue] = []
     deleted: set[str] = set()
@@ -452,8 +456,7 @@ def planned(config: Config, root: Path, wanted: Wanted, corrections: Corrections
             deleted.add(name.topic)
             continue
         known = {one.piece.position: one for one in extents_of(queue, tier.segments[name])}
-        splits = [one for split in tier.splits if split.queue == name for one in _extents(split)]
-        some = [(split, known[split.start]) for split in splits]
+        some = [(split, known[split.start]) for split in splits[name]]
         begin, why = _begin_of(queue, [extent for _, extent in some], wanted, corrections)
         kept = [(split, extent) for split, extent in some if extent.first_offset >= begin]
         first = kept[0][1].first_offset if kept else queue.next_offset
