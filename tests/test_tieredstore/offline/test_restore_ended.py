@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.support.restored import (
     broker,
     files,
     own_contents,
+    records,
     restored,
     small_groups,
     tier,
@@ -218,6 +220,28 @@ def test_what_cannot_be_restored_is_refused_with_the_reason(
     monkeypatch.setattr(job, "SPARE_BYTES", 1 << 60)
     with pytest.raises(Unavailable, match="bytes free"):
         restored(tier, tmp_path / "full")
+
+
+@pytest.mark.parametrize("lacking", ["bytes", "inodes", ""])
+def test_a_disk_is_refused_that_has_no_room_for_all_files(
+    lacking: str, tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored(tier, whole := tmp_path / "whole")
+    below = [*(whole / "commitlog").rglob("*"), *(whole / "consumequeue").rglob("*")]
+    fillers = 47 % 20  # before the first message of B, in its file of 20 units
+    written = (225 + fillers) * 20
+    written += sum(one.size for one in records(whole, OPTIONS.commit_log_bytes))
+    values = {"f_frsize": 1, "f_bavail": written + len(below) * 4096}
+    values |= {"f_files": 9, "f_favail": len(below)}
+    if lacking:
+        values["f_bavail" if lacking == "bytes" else "f_favail"] -= 1
+    fake = SimpleNamespace(**values)
+    monkeypatch.setattr(os, "statvfs", lambda _: fake)
+    if lacking:
+        with pytest.raises(Unavailable, match=f"{lacking} free, and [0-9,]+ are needed"):
+            restored(tier, tmp_path / "new")
+    else:
+        restored(tier, tmp_path / "new")
 
 
 def test_a_directory_with_a_file_of_the_ledgers_name_is_not_emptied(

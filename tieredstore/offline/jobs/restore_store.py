@@ -70,7 +70,9 @@ PLANS_MAX = 20
 """Corrected plans of one run: damage takes one more, retention beside the run some."""
 ONE_SPLIT = 1 << 62
 SPARE_BYTES = 64 << 20
-"""Free space beyond the files, for directories and the page at the end of each file."""
+"""Free space beyond the files, for what the broker writes first."""
+BLOCK_BYTES = 4096
+"""Of a directory, and of the page at the end of a file."""
 OFFSETS = "consumerOffset.json"
 IGNORED = frozenset({"lost+found"})
 """Names in an empty directory at the root of a file system."""
@@ -140,6 +142,18 @@ class RestorePlan:
         """Length of all records, units and fillers."""
         units = sum(one.end - _filled_from(one, self.queue_file_bytes) for one in self.queues)
         return sum(one.bytes for one in self.groups) + units * UNIT_BYTES
+
+    @property
+    def inodes(self) -> int:
+        """Number of all files and directories."""
+        units = self.queue_file_bytes // UNIT_BYTES
+        files = sum(
+            -(-one.end // units) - _filled_from(one, self.queue_file_bytes) // units
+            for one in self.queues
+        )
+        logs = 1 + sum(one.ends_file for one in self.groups)
+        topics = len({one.topic for one in self.queues})
+        return files + len(self.queues) + logs + topics
 
     def rows_in_tier(self) -> dict[str, dict[str, Any]]:
         """Return the settings that the tier has, in the form of `topics.json`, by topic."""
@@ -563,16 +577,20 @@ def _refuse_full(root: Path, found: RestorePlan, bytes_waiting: int) -> None:
     """Refuse to begin what the disk has not the space for.
 
     Raises:
-        Unavailable: says how many bytes there are, and how many are needed.
+        Unavailable: says how many bytes or inodes there are, and how many are needed.
     """
     disk = os.statvfs(root)
     free = disk.f_bavail * disk.f_frsize
     share = bytes_waiting / max(sum(one.bytes for one in found.groups), 1)
-    needed = int(found.bytes * share) + (SPARE_BYTES if bytes_waiting else 0)
-    if free < needed:
+    inodes = int(found.inodes * share)
+    needed = int((found.bytes + found.inodes * BLOCK_BYTES) * share)
+    needed += SPARE_BYTES if bytes_waiting else 0
+    lacks = f"{free:,} bytes free, and {needed:,} are needed" if free < needed else ""
+    if disk.f_files and disk.f_favail < inodes:  # 0 files: their number has no limit
+        lacks = f"{disk.f_favail:,} inodes free, and {inodes:,} are needed"
+    if lacks:
         raise Unavailable(
-            f"the disk has {free:,} bytes free, and {needed:,} are needed: give another directory, "
-            "or restore less (--since, --topic)",
+            f"the disk has {lacks}: give another directory, or restore less (--since, --topic)",
             str(root),
         )
 
