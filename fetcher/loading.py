@@ -67,12 +67,13 @@ async def read_whole(
     if not 0 < end - flight.log_start <= options.kept_bytes_max:
         return None
     span = ByteRange(flight.log_start, end)
-    granted = await budget.acquire(flight, span.length)
+    granted = await budget.acquire(flight, options.requested_bytes(span.length))
     try:
         units, pieces = await queue.units_and_pieces(
             QueueOffset(flight.start), QueueOffset(flight.end), span
         )
     except (OutOfRange, Corrupt) as error:
+        doubt()
         if isinstance(error, NotFound) and not isinstance(error, BytesMissing):
             raise
         return None
@@ -398,7 +399,8 @@ async def _read(
         gap_bytes_max=options.gap_bytes_max,
         read_bytes_max=2 * options.run_bytes_max,
     )
-    granted = await budget.acquire(flight, sum(part.length for part in ranges))
+    asked_bytes = options.requested_bytes(sum(part.length for part in ranges))
+    granted = await budget.acquire(flight, asked_bytes)
     try:
         pieces = await _log(queue, flight, ranges, picked)
     finally:

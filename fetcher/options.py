@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 
+from container.queue.message_queue_container import ROUNDED_BYTES
 from container.record.unit import UNIT_BYTES
 from provider.setting import KIB, MIB, Kind, setting
 
@@ -32,6 +33,9 @@ class FetcherOptions:
     extent_bytes_max: int = 4 << 20
     """Bytes of units that share a checksum and that a filtered read reads together
     (`tieredStoreExtentMaxSize`). Reads of a tier with larger extents hold more."""
+    keeps_extents: bool = False
+    """A disk cache may keep only extents whose checksum matches: nothing else has covered each of
+    their bytes on the way. Reads then have up to twice their bytes, or 1 MiB more."""
     cache_enabled: bool = setting(
         "readAheadCacheEnable",
         Kind.SWITCH,
@@ -129,6 +133,12 @@ class FetcherOptions:
                 f"window_messages_min ({self.window_messages_min}) must not exceed "
                 f"run_messages_max ({self.run_messages_max})"
             )
+
+    def requested_bytes(self, length: int) -> int:
+        """Return the most bytes that a read of so many bytes of the log has in memory."""
+        if not self.keeps_extents:
+            return length
+        return length + min(max(length, ROUNDED_BYTES), 2 * self.extent_bytes_max)
 
     @property
     def kept_bytes_max(self) -> int:

@@ -12,7 +12,7 @@ from fetcher.single_flight import Flight, Flights, ReadBudget
 from fetcher.source import TierQueue
 from fetcher.window import GroupPosition
 from provider.clock import Clock
-from provider.disk_cache.use import cache_use
+from provider.disk_cache.use import Unconfirmed, cache_use
 from provider.errors import Closed, Corrupt, OutOfRange
 from provider.ranges import QueueOffset
 
@@ -277,9 +277,11 @@ class RunReads:
     ) -> tuple[CachedRun, ...]:
         """Load the runs of a flight; retry once past caches if a cache returned damaged bytes.
 
-        Disk caches keep the bytes of this read only if all of them passed verification.
+        Disk caches keep the bytes of this read only if all of them passed verification. With
+        `keeps_extents` the retry also follows a wrong checksum of an extent: what arrived wrong
+        once may arrive right, and else the records decide.
         """
-        with cache_use() as use:
+        with cache_use(confirms=self._options.keeps_extents) as use:
 
             async def load() -> tuple[CachedRun, ...]:
                 return await load_runs(
@@ -288,8 +290,8 @@ class RunReads:
 
             try:
                 runs = await load()
-            except Corrupt:
-                if not use.was_used or use.is_past:
+            except (Corrupt, Unconfirmed) as error:
+                if isinstance(error, Corrupt) and (not use.was_used or use.is_past):
                     raise
                 use.is_past = True
                 return await load()

@@ -21,6 +21,9 @@ NAME_BYTES_MAX: Final = 1024
 TEMPORARY_PREFIX: Final = "@tmp-"
 """Prefix of components of files under construction. No object name may have such a component."""
 
+ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+"""Variables of the environment that name the endpoint of S3, the first that is set counts."""
+
 _LOWEST_PRINTABLE: Final = 0x20
 _DELETE: Final = 0x7F
 

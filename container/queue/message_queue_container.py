@@ -14,12 +14,18 @@ from container.queue.time_index import Boundary, TimeStretch, stretch_by_time
 from container.record.batch import decode_units
 from container.record.checksum import crc32c
 from container.record.unit import UNIT_BYTES, Units
+from provider.disk_cache.use import CacheUse, Unconfirmed, current_use
 from provider.errors import Corrupt, NotFound, OutOfRange
 from provider.object_store import Buffer, ObjectStore
 from provider.ranges import ByteRange, QueueOffset
 
 HISTORY_SHIFT = 48
 """Bits of a generation below the number of the history."""
+ROUNDED_BYTES = 1 << 20
+"""Bytes that a read of any length may have more, so that a disk cache keeps whole extents: they
+take about as long as the request. A longer read may have twice its own bytes."""
+ALONG_SHARE = 8
+"""Bytes read along up to this share of the needed ones stay in memory with them, uncopied."""
 
 
 class Manifests(Protocol):
@@ -286,13 +292,16 @@ class MessageQueueContainer:
     ) -> "list[_Piece]":
         """Requests for the bytes of a flat file's range."""
         queue = self.record
+        use = current_use()
+        if use is not None and (use.is_past or not use.confirms):
+            use = None
         pieces: list[_Piece] = []
         at = wanted.start
         while at < wanted.end:
             segment = await self._segment_at(queue, segment_type, at)
             until = min(wanted.end, segment.end)
             inside = ByteRange(at - segment.base, until - segment.base)
-            pieces.extend(pieces_of_segment(self._id, segment, inside, verify=verify))
+            pieces.extend(pieces_of_segment(self._id, segment, inside, verify=verify, use=use))
             at = until
         return pieces
 
@@ -342,69 +351,107 @@ class PlannedRead:
 class _Piece:
     """Request to the store, and the needed bytes of its answer."""
 
-    __slots__ = ("checks", "drop", "length", "object_name", "read")
+    __slots__ = ("checks", "drop", "is_strict", "length", "object_name", "read", "use")
 
     def __init__(
         self,
         object_name: str,
         read: ByteRange,
+        needed: ByteRange,
         *,
-        drop: int = 0,
-        length: int,
         checks: Sequence[Extent] = (),
+        is_strict: bool = True,
+        use: CacheUse | None = None,
     ) -> None:
+        """`use` gets the verified ranges. Not `is_strict`: others raise `Unconfirmed`."""
         self.object_name = object_name
         self.read = read
-        self.drop = drop
-        self.length = length
+        self.drop = needed.start - read.start
+        self.length = needed.length
         self.checks = checks
+        self.is_strict = is_strict
+        self.use = use
 
     def cut(self, answer: Buffer) -> memoryview:
         """Verify the answer if required, and return the needed bytes."""
         view = memoryview(answer)
         for extent in self.checks:
             begin = extent.object_offset - self.read.start
-            if crc32c(view[begin : begin + extent.length]) != extent.crc32c:
+            if crc32c(view[begin : begin + extent.length]) == extent.crc32c:
+                self._confirm(ByteRange(extent.object_offset, extent.object_offset + extent.length))
+            elif self.is_strict:
                 raise Corrupt(
                     f"CRC-32C of {extent.length} bytes is not {extent.crc32c:#010x} as published",
                     self.object_name,
                     extent.object_offset,
                 )
-        return view[self.drop : self.drop + self.length]
+            else:
+                raise Unconfirmed
+        needed = view[self.drop : self.drop + self.length]
+        if self.use is None or len(view) - self.length <= self.length // ALONG_SHARE:
+            return needed
+        return memoryview(bytes(needed))  # frees the bytes that were read along
+
+    def _confirm(self, verified: ByteRange) -> None:
+        if self.use is not None:
+            self.use.confirm(self.object_name, verified)
 
 
 def pieces_of_segment(
-    queue: QueueId, segment: Segment, inside: ByteRange, *, verify: bool
+    queue: QueueId,
+    segment: Segment,
+    inside: ByteRange,
+    *,
+    verify: bool,
+    use: CacheUse | None = None,
 ) -> list[_Piece]:
     """Split a range of a segment by the objects that hold it. Pure."""
     extents = segment.extents
     first = bisect_right(extents, inside.start, key=lambda extent: extent.position) - 1
     last = bisect_right(extents, inside.end - 1, key=lambda extent: extent.position)
-    pieces: list[_Piece] = []
-    run: list[Extent] = []
+    runs: list[list[Extent]] = []
     for extent in extents[first:last]:
-        if run and not (
-            extent.object_name == run[-1].object_name
-            and extent.object_offset == run[-1].object_offset + run[-1].length
+        if runs and (
+            extent.object_name == runs[-1][-1].object_name
+            and extent.object_offset == runs[-1][-1].object_offset + runs[-1][-1].length
         ):
-            name = object_name(queue, segment, run[0])
-            pieces.append(_piece_of_run(run, name, inside, verify=verify))
-            run = []
-        run.append(extent)
-    name = object_name(queue, segment, run[0])
-    pieces.append(_piece_of_run(run, name, inside, verify=verify))
+            runs[-1].append(extent)
+        else:
+            runs.append([extent])
+    is_log = segment.type == SegmentType.COMMIT_LOG
+    sums_for = use if is_log else None
+    pieces = [
+        _piece_of_run(run, object_name(queue, segment, run[0]), inside, verify=verify, use=sums_for)
+        for run in runs
+    ]
+    if use is not None and not is_log:  # each read compares units with their records
+        for piece in pieces:
+            use.confirm(piece.object_name, piece.read)
     return pieces
 
 
-def _piece_of_run(run: list[Extent], name: str, inside: ByteRange, *, verify: bool) -> _Piece:
-    """Single request for adjacent extents in the object `name`."""
+def _piece_of_run(
+    run: list[Extent], name: str, inside: ByteRange, *, verify: bool, use: CacheUse | None
+) -> _Piece:
+    """Single request for adjacent extents in the object `name`.
+
+    With `verify` it is for whole extents; for `use` likewise, if that adds few bytes.
+    """
     shift = run[0].object_offset - run[0].position
     start, end = max(inside.start, run[0].position), min(inside.end, run[-1].end)
-    checks = tuple(extent for extent in run if extent.crc32c is not None) if verify else ()
-    if not checks:
-        return _Piece(name, ByteRange(start + shift, end + shift), length=end - start)
+    read = needed = ByteRange(start + shift, end + shift)
+    known = [extent for extent in run if extent.crc32c is not None]
+    if not known or (not verify and use is None):
+        return _Piece(name, read, needed)
     whole = ByteRange(run[0].object_offset, run[-1].object_offset + run[-1].length)
-    return _Piece(name, whole, drop=start - run[0].position, length=end - start, checks=checks)
+    if verify or whole.length - needed.length <= max(needed.length, ROUNDED_BYTES):
+        read = whole
+    checks = [
+        extent
+        for extent in known
+        if read.start <= extent.object_offset and extent.object_offset + extent.length <= read.end
+    ]
+    return _Piece(name, read, needed, checks=checks, is_strict=verify, use=use)
 
 
 def _joined(parts: list[Buffer]) -> Buffer:

@@ -123,24 +123,35 @@ class DiskCachedStore(ForwardingStore):
         self.hits += len(wanted) - sum(map(bool, holes))
         answers = iter(await self._asked(asked) if asked else [])
         found: list[Buffer] = []
-        fresh: list[tuple[str, int, Buffer]] = []
-        for key, have, missing in zip(keys, kept, holes, strict=True):
+        fresh: list[tuple[str, ByteRange, Buffer]] = []
+        for (name, _), key, have, missing in zip(wanted, keys, kept, holes, strict=True):
             parts = list(have)
             for _, hole in missing:
                 data = next(answers)
                 parts.append((hole, data))
                 if key is not None:
-                    fresh.append((key, hole.start, data))
+                    fresh.append((name, hole, data))
             parts.sort(key=lambda one: one[0].start)
             found.append(parts[0][1] if len(parts) == 1 else b"".join(data for _, data in parts))
         if fresh and use is None:
-            await self._keep(fresh)
+            await self._keep(fresh, CacheUse(is_past=False, confirms=False))
         elif fresh and use is not None:
-            use.offer(lambda: self._keep(fresh))
+            use.offer(lambda: self._keep(fresh, use))
         return found
 
-    async def _keep(self, fresh: Sequence[tuple[str, int, Buffer]]) -> None:
-        await self._on_disk(lambda: [self._files.put(*one) for one in fresh])
+    async def _keep(self, fresh: Sequence[tuple[str, ByteRange, Buffer]], use: CacheUse) -> None:
+        """Put the parts that `use` allows into files."""
+        parts = [
+            (
+                key_of(self._scope, name),
+                one.start,
+                memoryview(data)[one.start - part.start :][: one.length],
+            )
+            for name, part, data in fresh
+            for one in use.confirmed(name, part)
+        ]
+        if parts:
+            await self._on_disk(lambda: [self._files.put(*one) for one in parts])
 
     async def _asked(self, wanted: Sequence[tuple[str, ByteRange]]) -> Sequence[Buffer]:
         """Read from the storage, and measure its response time, which bounds waits for the disk."""

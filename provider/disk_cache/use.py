@@ -10,15 +10,24 @@ from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
+from provider.ranges import ByteRange
+
 ItemT = TypeVar("ItemT")
+
+
+class Unconfirmed(Exception):
+    """Bytes near a range differ from their published checksum. Read the range past caches."""
 
 
 class CacheUse:
     """Use of caches by one reader. A cache keeps responses of the storage when `keep` is called."""
 
-    __slots__ = ("_fresh", "is_doubtful", "is_past", "was_used")
+    __slots__ = ("_confirmed", "_fresh", "confirms", "is_doubtful", "is_past", "was_used")
 
-    def __init__(self, *, is_past: bool) -> None:
+    def __init__(self, *, is_past: bool, confirms: bool) -> None:
+        self.confirms = confirms
+        """Whether caches keep only ranges of `confirm`."""
+        self._confirmed: dict[str, list[ByteRange]] = {}
         self.is_past = is_past
         """Whether to read past caches. Cached bytes are compared with the responses of the storage,
         and dropped if they differ."""
@@ -31,6 +40,23 @@ class CacheUse:
     def offer(self, keep: Callable[[], Awaitable[None]]) -> None:
         """Hold a response of the storage. `keep` puts it into its cache."""
         self._fresh.append(keep)
+
+    def confirm(self, name: str, verified: ByteRange) -> None:
+        """Allow caches to keep a range of an object, whose checksum matches."""
+        ranges = self._confirmed.setdefault(name, [])
+        if ranges and ranges[-1].end == verified.start:
+            verified = ByteRange(ranges.pop().start, verified.end)
+        ranges.append(verified)
+
+    def confirmed(self, name: str, part: ByteRange) -> list[ByteRange]:
+        """Return the parts of a range that a cache may keep."""
+        if not self.confirms:
+            return [part]
+        return [
+            ByteRange(max(part.start, one.start), min(part.end, one.end))
+            for one in self._confirmed.get(name, [])
+            if one.start < part.end and part.start < one.end
+        ]
 
     async def keep(self) -> None:
         """Put the responses so far, which the reader has verified, into their caches.
@@ -59,14 +85,17 @@ def doubt() -> None:
 
 
 @contextmanager
-def cache_use(*, past: bool = False) -> Generator[CacheUse]:
+def cache_use(*, past: bool = False, confirms: bool = False) -> Generator[CacheUse]:
     """Set the use of caches for the block. In a generator it would apply to the caller, too.
+
+    `confirms`: caches keep only what has a published checksum that matches.
 
     Within the block, only `CacheUse.keep` caches responses of the storage. Outside of any block a
     cache keeps each response at once, for callers that read whole objects of their own.
     """
     outer = _USE.get()
-    use = CacheUse(is_past=past or (outer is not None and outer.is_past))
+    is_past = past or (outer is not None and outer.is_past)
+    use = CacheUse(is_past=is_past, confirms=confirms)
     token = _USE.set(use)
     try:
         yield use

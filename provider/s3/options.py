@@ -6,7 +6,7 @@ from typing import Any, Final
 from urllib import request
 from urllib.parse import urlsplit
 
-from provider.names import is_loopback
+from provider.names import ENDPOINT_VARIABLES, is_loopback
 
 MIB: Final = 1 << 20
 
@@ -142,8 +142,7 @@ def endpoint_of(options: S3Options, environment: Mapping[str, str]) -> str:
     """
     if options.endpoint:
         return options.endpoint
-    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-    found = next((environment[name] for name in names if environment.get(name)), "")
+    found = next(filter(None, map(environment.get, ENDPOINT_VARIABLES)), "")
     if found:
         check_endpoint(found, allow_http=options.allow_http)
     return found

@@ -1,6 +1,7 @@
 """A disk cache of an object store: what it keeps hides no damage, and stays none for good."""
 
 import asyncio
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from fetcher.reads import RunReads
 from fetcher.run_cache import CachedRun
 from fetcher.single_flight import Flight
 from fetcher.source import TierQueue
+from provider.disk_cache.store import DiskCachedStore
 from provider.disk_cache.use import cache_use
 from provider.object.store import open_object_store
 from tests.support.fake_broker import FakeBroker
 from tests.support.patience import HANGS_AFTER_S
+from tieredstore.config.effective import Config
 
 assert open_object_store  # its imports read files, so they are not left to a running loop, ...
 assert tieredstore.Follower  # ... and neither are its
@@ -137,6 +140,94 @@ async def test_without_verification_nothing_is_kept(url: str, cached: dict[str, 
     assert files_kept(cached) == []
     assert await read(url, cached) == BODIES
     assert files_kept(cached)
+
+
+def flip(found: bytes) -> None:
+    """Turn a bit before these bytes, wherever they lie in parts; once more turns it back."""
+    for name, body in fsspec.filesystem("memory").store.items():
+        at = body.getvalue().find(found) - 1
+        if "/@parts/" in name and at > 0:
+            body.seek(at)
+            body.write(bytes([body.getvalue()[at] ^ 1]))
+
+
+async def keys_of(url: str, settings: dict[str, Any], offset: int = 0) -> list[str]:
+    async with tieredstore.open(url, settings=settings) as tier:
+        return [one.properties["KEYS"] async for one in tier.messages("Orders", 0, offset)]
+
+
+KEYS = [f"key-{number}" for number in range(MESSAGES)]
+
+
+@pytest.mark.parametrize("first", [0, 30])
+async def test_a_property_that_arrived_wrong_is_not_kept(
+    url: str, cached: dict[str, Any], first: int
+) -> None:
+    flip(b"ey-40")
+    assert await keys_of(url, cached, first) != KEYS[first:], "no checksum of its own"
+    assert b"ey-40" not in b"".join(path.read_bytes() for path in files_kept(cached))
+    flip(b"ey-40")
+    assert await keys_of(url, cached, first) == KEYS[first:]
+    assert b"key-40" in b"".join(path.read_bytes() for path in files_kept(cached))
+
+
+async def test_a_property_that_arrives_wrong_once_is_read_again(
+    url: str, cached: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The extent around it differs from its checksum, which a read for the cache compares."""
+    real, times = DiskCachedStore._asked, list[int]()  # pyright: ignore[reportPrivateUsage]
+
+    async def once(store: DiskCachedStore, wanted: Any) -> Any:
+        found = await real(store, wanted)
+        if times:
+            return found
+        times.append(1)
+        return [bytes(one).replace(b"key-40", b"kEy-40") for one in found]
+
+    monkeypatch.setattr(DiskCachedStore, "_asked", once)
+    assert await keys_of(url, cached) == KEYS
+    assert times
+
+
+async def test_what_was_read_is_served_without_the_storage(
+    url: str, cached: dict[str, Any]
+) -> None:
+    assert await keys_of(url, cached, 45) == KEYS[45:]
+    for name, body in fsspec.filesystem("memory").store.items():
+        if "/@parts/" in name:
+            body.seek(0)
+            body.write(bytes(len(body.getvalue())))
+    assert await keys_of(url, cached, 45) == KEYS[45:]
+    assert b"key-3\x02" in b"".join(path.read_bytes() for path in files_kept(cached)), "extents"
+
+
+@pytest.mark.parametrize(
+    ("place", "variable", "value", "keeps"),
+    [
+        ("s3://b/t", "AWS_ENDPOINT_URL", "http://127.0.0.1:1", "extents"),
+        ("s3://b/t", "AWS_ENDPOINT_URL", "https://s3.example.test", "ranges"),
+        ("s3://b/t", "AWS_ENDPOINT_URL", "", "ranges"),
+        ("s3://b/t", "TIEREDSTORE_OBJECT_STORE_ENDPOINT", "http://127.0.0.1:1", "extents"),
+        ("memory://b/t", "AWS_ENDPOINT_URL", "", "extents"),
+    ],
+)
+def test_whole_extents_are_kept_where_neither_tls_nor_encryption_covers_every_byte(
+    tmp_path: Path, place: str, variable: str, value: str, keeps: str
+) -> None:
+    settings = {"tieredStoreFilePath": place, "readAheadDiskCachePath": str(tmp_path)}
+    master = f"a:{base64.b64encode(bytes(32)).decode()}"
+    encrypts = {"TIEREDSTORE_OBJECT_STORE_ENCRYPTION_KEYS": master}
+
+    def keeps_extents(settings: dict[str, str], **more: str) -> bool:
+        config = Config.load(settings=settings, environment={variable: value, **more})
+        return config.fetcher.keeps_extents
+
+    assert keeps_extents(settings) is (keeps == "extents")
+    assert not keeps_extents(settings, **encrypts)
+    second = {**settings, "tieredStoreOffloadPath": "memory://c/u"}
+    assert keeps_extents(second), "one of both stores is enough"
+    del settings["readAheadDiskCachePath"]
+    assert not keeps_extents(settings)
 
 
 @pytest.mark.parametrize("number", [0, 7])

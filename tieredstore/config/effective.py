@@ -195,6 +195,9 @@ class Config:
             if reason is not None:
                 raise ConfigError(f"{name} ({effective[name].origin}) is part of a path: {reason}")
         objects = build(ObjectOptions, effective)
+        disk_cache = build(DiskCacheOptions, effective)
+        storage = ObjectStorage.of(effective, environment)
+        keeps_extents = disk_cache.directory is not None and storage.sends_plain
         dispatch = _dispatch(effective, is_object=is_object)
         return cls(
             settings=effective,
@@ -205,12 +208,12 @@ class Config:
             upkeep=upkeep_options(effective, is_object=is_object),
             posix=build(PosixOptions, effective),
             objects=objects,
-            storage=ObjectStorage.of(effective, environment),
+            storage=storage,
             dispatch=dispatch,
             hot=_hot(effective, dispatch),
-            fetcher=fetcher_options(effective),
+            fetcher=replace(fetcher_options(effective), keeps_extents=keeps_extents),
             ranges=range_options(effective),
-            disk_cache=build(DiskCacheOptions, effective),
+            disk_cache=disk_cache,
             index=build(IndexOptions, effective),
             limits=TransferLimits(objects.upload_bytes_per_s_max, objects.download_bytes_per_s_max),
         )

@@ -9,7 +9,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from provider.encryption.keys import MasterKeys
-from provider.names import is_loopback
+from provider.names import ENDPOINT_VARIABLES, is_loopback
 from tieredstore.config.keys import SCHEME
 from tieredstore.config.location import second_place, without_alias
 from tieredstore.config.sources import ConfigError, Setting, environment_name
@@ -94,6 +94,8 @@ class ObjectStorage:
     proxy: str = field(default="", repr=False)
     master_keys: MasterKeys | None = None
     """Master keys of encryption before the upload; None without it."""
+    sends_plain: bool = False
+    """Whether objects may change on their way unnoticed: neither TLS nor encryption covers them."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting], environment: Mapping[str, str]) -> Self:
@@ -119,6 +121,8 @@ class ObjectStorage:
             _load_drivers(tier_place(settings))
         if "://" in (second := second_place(settings)):
             _load_drivers(second)
+        masters = _master_keys(settings, environment.get(environment_name(MASTER_KEYS), ""))
+        urls = [one for one in (tier_place(settings), second_place(settings)) if "://" in one]
         encryption = str(settings[ENCRYPTION].value)
         checksum = str(settings["objectStoreUploadChecksum"].value)
         return cls(
@@ -134,8 +138,19 @@ class ObjectStorage:
             upload_checksum="" if checksum == NO_CHECKSUM else checksum,
             ca_bundle=str(settings["objectStoreCaBundle"].value),
             proxy=str(settings["objectStoreProxy"].value),
-            master_keys=_master_keys(settings, environment.get(environment_name(MASTER_KEYS), "")),
+            master_keys=masters,
+            sends_plain=masters is None
+            and not all(
+                without_alias(one).startswith(f"{SCHEME}://") and _has_tls(endpoint, environment)
+                for one in urls
+            ),
         )
+
+
+def _has_tls(endpoint: str, environment: Mapping[str, str]) -> bool:
+    """Whether S3 is reached by TLS, as it is without an endpoint. Pure."""
+    found = endpoint or next(filter(None, map(environment.get, ENDPOINT_VARIABLES)), "")
+    return not found.lower().startswith("http://")
 
 
 def _load_drivers(place: str) -> None:
