@@ -133,9 +133,7 @@ class DiskCachedStore(ForwardingStore):
                     fresh.append((name, hole, data))
             parts.sort(key=lambda one: one[0].start)
             found.append(parts[0][1] if len(parts) == 1 else b"".join(data for _, data in parts))
-        if fresh and use is None:
-            await self._keep(fresh, CacheUse(is_past=False, confirms=False))
-        elif fresh and use is not None:
+        if fresh and use is not None:
             use.offer(lambda: self._keep(fresh, use))
         return found
 

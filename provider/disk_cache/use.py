@@ -90,8 +90,8 @@ def cache_use(*, past: bool = False, confirms: bool = False) -> Generator[CacheU
 
     `confirms`: caches keep only what has a published checksum that matches.
 
-    Within the block, only `CacheUse.keep` caches responses of the storage. Outside of any block a
-    cache keeps each response at once, for callers that read whole objects of their own.
+    Only `CacheUse.keep` caches responses of the storage. Outside of any block none is kept, because
+    the caller does not verify them: an owner compares a few records with its hot log.
     """
     outer = _USE.get()
     is_past = past or (outer is not None and outer.is_past)

@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 from provider.clock import SystemClock
-from provider.disk_cache.store import DiskCachedStore
 from provider.encryption.keys import MasterKeys
 from provider.encryption.store import EncryptedStore
 from provider.file_segments import FileSegments
@@ -31,6 +30,7 @@ from provider.testing.object_store_contract import (
     SharedStoreContract,
 )
 from tests.support.fsspec_files import AsyncMemory, Paging
+from tests.support.keeping_store import KeepingStore
 
 
 async def not_fenced() -> None:
@@ -108,7 +108,7 @@ class TestRangeReads(AppendingStoreContract):
 class TestDiskCached(ObjectStoreContract):
     @pytest.fixture
     async def store(self, tmp_path: Path) -> AsyncIterator[ObjectStore]:
-        store = DiskCachedStore(
+        store = KeepingStore(
             MemoryStore(),
             tmp_path,
             scope="memory",

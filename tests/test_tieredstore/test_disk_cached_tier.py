@@ -230,6 +230,14 @@ def test_whole_extents_are_kept_where_neither_tls_nor_encryption_covers_every_by
     assert not keeps_extents(settings)
 
 
+async def test_what_an_owner_compares_with_its_hot_log_is_not_kept(
+    url: str, cached: dict[str, Any], tmp_path: Path
+) -> None:
+    async with tieredstore.follow(tmp_path / "store", url, **BROKER, settings=cached) as follower:
+        await follower.drain()
+    assert files_kept(cached) == [], "bytes around the few records are not compared"
+
+
 @pytest.mark.parametrize("number", [0, 7])
 async def test_calls_that_share_a_read_share_its_second_try(
     url: str, cached: dict[str, Any], number: int, monkeypatch: pytest.MonkeyPatch

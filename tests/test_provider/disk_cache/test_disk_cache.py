@@ -34,6 +34,7 @@ from provider.ranges import ByteRange
 from provider.testing.faulty import FaultyObjectStore
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore
+from tests.support.keeping_store import KeepingStore
 from tests.support.patience import HANGS_AFTER_S, Patience, until
 
 BODY = Random(7).randbytes(3 * BLOCK_BYTES + 17)
@@ -55,7 +56,7 @@ class Cached:
             for name in ("@parts/x", "grows"):
                 await self.memory.create(name, [BODY])
         self.stores.append(FaultyObjectStore(self.memory.another_client()))
-        return DiskCachedStore(
+        return KeepingStore(
             self.stores[-1], self.directory, scope=scope, clock=self.clock, options=self.options,
             is_immutable=lambda name: name.startswith("@parts/"),
         )  # fmt: skip
@@ -476,7 +477,7 @@ async def test_a_disk_that_hangs_delays_one_read_by_the_time_of_an_uncached_one(
     inner = Timed(clock, takes_s)
     for name in ("@parts/x", "@parts/y"):
         await inner.create(name, [BODY])
-    store = DiskCachedStore(
+    store = KeepingStore(
         inner, tmp_path / "cache", scope="s3://b", is_immutable=lambda _: True, clock=clock,
         options=DiskCacheOptions(),
     )  # fmt: skip

@@ -9,6 +9,7 @@ import fsspec
 import pytest
 from prometheus_client import CollectorRegistry
 
+from provider.disk_cache.use import cache_use
 from provider.errors import Unavailable
 from provider.object.store import FsspecStore
 from provider.object_store import Buffer
@@ -146,7 +147,9 @@ async def test_kept_bytes_wait_for_no_limit_and_count_as_no_request(
         return [*meters, *found]
 
     wanted = ByteRange(0, 50 * limit)
-    assert bytes(await store.read(name, wanted)) == bytes(wanted.length)
+    with cache_use() as use:
+        assert bytes(await store.read(name, wanted)) == bytes(wanted.length)
+        await use.keep()
     before = counted()
     assert before[1] == (2 if keys else 1), "a data key is read once"
     for start in range(0, 10 * limit, limit):
