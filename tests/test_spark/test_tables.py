@@ -1,5 +1,7 @@
 """The tables of a tier in Spark hold what its own readers read."""
 
+import pickle
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,15 +10,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructField, StructType, TimestampType
 
+from container.errors import Expired
 from tests.support.cli import run
 from tests.support.golden import ROCKETMQ_533, unpacked
-from tests.test_tieredstore.cli.test_brokers_option import CLUSTER, MESSAGES, tier_of_three
+from tests.test_tieredstore.cli.test_brokers_option import CLUSTER, MESSAGES, of_tier, tier_of_three
 from tests.test_tieredstore.offline.test_export import exported, with_odd_times
 from tieredstore import sync
 from tieredstore.config.sources import ConfigError
 from tieredstore.message import Message
 from tieredstore.offline import spark as tiers
+from tieredstore.offline.spark import source
 from tieredstore.offline.spark.conversion import ToSpark
+from tieredstore.offline.spark.options import table_options
+from tieredstore.offline.spark.source import TableReader
 from tieredstore.offline.tables.schemas import SCHEMAS
 
 if TYPE_CHECKING:
@@ -126,6 +132,38 @@ def test_a_kept_plan_of_several_brokers_is_refused_where_one_has_other_rows(
     run("--tier", tier, *names, "delete-topic", "Orders")
     with pytest.raises(Exception, match="was planned before this query"):
         frame.count()
+
+
+@pytest.mark.parametrize("broker", ["*", "e*,w*"])
+def test_a_kept_plan_of_several_brokers_is_refused_where_there_is_one_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: str
+) -> None:
+    tier = tier_of_three(tmp_path)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"tieredStoreFilePath={tier}\nbrokerClusterName={CLUSTER}\n")
+    options = table_options({"conf": str(conf), "broker": broker}, now_ms=0)
+    reader = TableReader(options, ToSpark(("body",)))
+    planned = reader.partitions()
+    conf.unlink()  # workers have none
+    monkeypatch.setattr(source, "_query_began_ms", lambda: 1 << 60)
+
+    def rows() -> int:
+        return sum(batch.num_rows for one in planned for batch in reader.read(pickled(one)))
+
+    before = rows()
+    assert before == sum(MESSAGES.values()) + 1
+    shutil.copytree(tmp_path / "east-1", tmp_path / "north")
+    run(*of_tier(tier), "-D", "brokerName=north", "tier", tmp_path / "north")
+    if broker != "*":
+        assert rows() == before, "it does not fit"
+        run(*of_tier(tier), "-D", "brokerName=east-9", "tier", tmp_path / "north")
+    with pytest.raises(Expired, match="was planned before this query"):
+        rows()
+
+
+def pickled(partition: Any) -> Any:
+    """As a worker has it."""
+    return pickle.loads(pickle.dumps(partition))
 
 
 def test_only_the_named_columns_are_made(spark: "SparkSession", golden_tier: Path) -> None:

@@ -270,6 +270,15 @@ class TierAddress:
         found = existing_tiers(replace(self, broker=None).load(), patterns)
         return [replace(self, cluster=one.cluster, broker=one.broker) for one in found]
 
+    def for_workers(self, place: TierPlace) -> "TierAddress":
+        """The same without its configuration file, which workers lack; `place`: of a broker."""
+        config = self.load()
+        root = config.tier_root
+        where = str(root.absolute() if isinstance(root, Path) else root)
+        cluster = config.cluster if config.gives("brokerClusterName") else None
+        settings = dict(place.settings)
+        return replace(self, where=where, cluster=cluster, conf=None, settings=settings)
+
 
 @dataclass(frozen=True, slots=True)
 class WantedMessages:

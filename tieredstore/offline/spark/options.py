@@ -60,7 +60,8 @@ OPTIONS: Final[Mapping[str, str]] = {
     "splitBytes": "Bytes of messages that one task reads, about; default 134217728.",
     "damaged": "fail (default): a damaged message ends the job; skip: it is skipped.",
     KEPT_PLAN: "fail (default): a query that has the plan of an earlier one, as Spark gives it "
-    "where no filter is pushed, is an error once the tier has other rows; use: it reads that plan.",
+    "where no filter is pushed, is an error once the tier has other rows or brokers; use: it "
+    "reads that plan.",
     "pushFilters": "Of older programs, without effect: the scans of a DataFrame share what Spark "
     "pushes into a source in Python. The options choose what is read.",
     "maxRowsPerTrigger": "Messages of one batch of a stream, at most, shared among the queues.",

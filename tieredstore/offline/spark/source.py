@@ -1,6 +1,7 @@
 """The data source `tieredstore`, as Spark calls it. Imports PySpark; see `register`."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -34,7 +35,13 @@ from tieredstore.offline.spark.options import (
 )
 from tieredstore.offline.spark.stream_reader import MessageStreamReader, RefusedStream
 from tieredstore.offline.tables.open_tier import OpenTier
-from tieredstore.offline.tables.planning import Part, TablePlan, parts_of_table, rows_seen
+from tieredstore.offline.tables.planning import (
+    BrokersPlan,
+    Part,
+    TablePlan,
+    parts_of_table,
+    rows_seen,
+)
 from tieredstore.offline.tables.reading import has_changed, rows_of
 from tieredstore.offline.tables.schemas import sql_types
 from tieredstore.reader.arrow import RecordBatch
@@ -136,13 +143,18 @@ class TableReader(DataSourceReader):
         The first broker that cannot be read is an error.
         """
         options, one = self._options, self._options.address
-        made: list[InputPartition] = []
+        made: list[TablePartition] = []
         queues: set[QueueId] = set()
-        for address in one.of_brokers(options.brokers) if options.brokers else [one]:
+        addresses = one.of_brokers(options.brokers) if options.brokers else [one]
+        for address in addresses:
             made += self._partitions_of(address, queues)
+        plan = made[0].plan
+        if options.brokers and plan is not None:
+            given = one.for_workers(plan.place)
+            made[0].plan = replace(plan, brokers=BrokersPlan(given, options.brokers, addresses))
         if options.brokers and (text := options.wanted.absence(queues)):
             raise NotFound(text, options.address.where or "")
-        return made
+        return [*made]
 
     def _partitions_of(self, address: TierAddress, queues: set[QueueId]) -> list[TablePartition]:
         """The partitions of one broker, at least one. Adds the tier's queues to `queues`."""

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from container.metadata.records import IndexFile, Queue, Segment
 from container.metadata.state import TierState
@@ -13,7 +13,7 @@ from container.names.rocketmq import segment_name
 from container.record.unit import UNIT_BYTES
 from provider.errors import NotFound
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.scan.planning import WantedMessages, piece_of
+from tieredstore.offline.scan.planning import TierAddress, WantedMessages, piece_of
 from tieredstore.offline.scan.split import (
     ALL_TIMES,
     NOT_KNOWN,
@@ -94,6 +94,24 @@ class TablePlan:
     seen: Seen
     rows: str
     """As `rows_seen`."""
+    brokers: "BrokersPlan | None" = None
+    """In one plan of a table of several brokers: which ones it has."""
+
+
+class BrokersPlan(NamedTuple):
+    """The brokers of a table of several, of which others may fit by now."""
+
+    address: TierAddress
+    """As workers have it."""
+    patterns: Sequence[str]
+    fitting: Sequence[TierAddress]
+
+    def has_changed(self) -> bool:
+        """Whether other brokers fit now. Lists the tier; raises as `TierAddress.of_brokers`."""
+        now, before = self.address.of_brokers(self.patterns), self.fitting
+        return [(one.cluster, one.broker) for one in now] != [
+            (one.cluster, one.broker) for one in before
+        ]
 
 
 def rows_seen(state: TierState, table: str, wanted: WantedMessages) -> str:

@@ -76,7 +76,10 @@ def has_changed(plan: TablePlan) -> bool:
 
     Raises:
         NotFound, Unavailable, Denied, Corrupt: as `Relocator.moved`.
+        ConfigError: of several brokers, none fits a pattern any more.
     """
+    if plan.brokers is not None and plan.brokers.has_changed():
+        return True
     return plan.rows != rows_seen(newest_state(plan.place, plan.seen), plan.table, plan.wanted)
 
 
