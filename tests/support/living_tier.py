@@ -40,6 +40,9 @@ SETTINGS = {
     "tieredStoreGroupCommitTimeout": "50",
     "tieredStoreCommitLogMaxSize": "4000",
     "tieredStoreConsumeQueueMaxSize": "200",
+    "tieredStoreIndexFileMaxIndexNum": "16",
+    "tieredStoreIndexFileMaxHashSlotNum": "16",
+    "tieredStoreIndexFileMergedMaxIndexNum": "64",
     "brokerName": "b",
     "brokerClusterName": "C",
 }

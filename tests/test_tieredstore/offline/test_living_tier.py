@@ -3,7 +3,7 @@
 import asyncio
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -36,8 +36,12 @@ from tieredstore.offline.export.job import Export, ExportReport, planned_export
 from tieredstore.offline.export.options import ExportOptions, Gone, Skips, TaskRead, gone_of
 from tieredstore.offline.jobs.audit import audit
 from tieredstore.offline.jobs.engine import OneProcess
-from tieredstore.offline.scan.planning import plan
+from tieredstore.offline.scan.planning import WantedMessages, plan
 from tieredstore.offline.spark.stream_offsets import MissingMessages
+from tieredstore.offline.tables.open_tier import OpenTier
+from tieredstore.offline.tables.planning import Part, parts_of_table
+from tieredstore.offline.tables.reading import rows_of
+from tieredstore.offline.tables.schemas import KEYS, SCHEMAS, UNITS
 from tieredstore.session.reader import AS_OPTIONS
 
 OUTAGE: dict[str, Event] = {"outage": LivingTier.go_away}
@@ -185,6 +189,36 @@ def test_manifests_that_were_merged_since_the_metadata_were_read_are_not_missing
     assert found.rows in (None, set(tier.rows))
     assert (found.findings, found.lacking) == ([], [])
     assert merged[0], "it reads manifests, which had gone"
+
+
+def table_rows(parts: Sequence[Part], table: str) -> list[Any]:
+    names = SCHEMAS[table].names
+    return [row for one in parts for batch in rows_of(one, names) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("event", [*MOVES, *LOSSES])
+@pytest.mark.parametrize("table", [UNITS, KEYS])
+def test_units_and_keys_are_those_of_their_plan_or_are_to_be_read_again(
+    tier: LivingTier, table: str, event: str
+) -> None:
+    """Index files are merged as a whole: their items are not looked for in another one."""
+
+    def planned() -> list[Part]:
+        with OpenTier(lambda: tier.config, naming=AS_OPTIONS) as opened:
+            return parts_of_table(opened, table, WantedMessages(), SPLIT_BYTES, skips_damage=True)
+
+    parts = planned()
+    before = table_rows(parts, table)
+    assert len(before) == {UNITS: len(tier.rows), KEYS: 120}[table]
+    EVENTS[event](tier)
+    if event in LOSSES or (table == KEYS and event in {"compaction", "take-over"}):
+        with pytest.raises(Expired, match="after this was planned: run it again"):
+            table_rows(parts, table)
+    else:
+        assert table_rows(parts, table) == before
+    again = table_rows(planned(), table)
+    assert {row["topic"] for row in again} <= {row[0] for row in tier.rows}
+    assert table == KEYS or len(again) == len(tier.rows)
 
 
 ANY = {
@@ -399,10 +433,15 @@ def test_an_export_is_not_gone_on_with_in_a_tier_that_was_put_back_and_grew(
         JOBS[job].run(tier, lambda: None, out)
 
 
-@pytest.mark.parametrize("job", ["dataset", "batch query", "export Parquet"])
+READING = [one for one in JOBS if not one.startswith("rebuild")]
+
+
+@pytest.mark.parametrize("job", [pytest.param(one, marks=NEEDS.get(one, ())) for one in READING])
 def test_a_worker_that_sees_a_tier_that_was_put_back_and_grew_is_an_error(
-    tier: LivingTier, tmp_path: Path, job: str
+    tier: LivingTier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
+    if job == "export Iceberg":
+        begin_lake(tmp_path, monkeypatch)
     before = tier.copied()
     tier.grow(3)
 
