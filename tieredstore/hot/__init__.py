@@ -3,7 +3,7 @@
 `open_hot_log` opens a directory. `HotLog` appends and reads. `hot_log_source.py` feeds the
 dispatcher. A Java broker can open the directory after a clean shutdown. `encoding.py` and
 `batch_plan.py` plan the bytes and their positions. `appending.py` and `appender.py` write them.
-`reading.py` reads. `trimming.py` deletes old files. `log/` has the files themselves.
+`reading.py` reads. `retention.py` deletes old files. `log/` has the files themselves.
 
 ```
 commitlog/00000000000000000000              records of all queues; name: first byte

@@ -33,7 +33,7 @@ from tieredstore.hot.reading import (
     search_time,
     store_time,
 )
-from tieredstore.hot.trimming import HoldsBack, Trim, trim
+from tieredstore.hot.retention import HoldsBack, Trim, trim
 from tieredstore.lifetime import running
 
 T = TypeVar("T")

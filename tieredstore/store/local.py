@@ -25,7 +25,7 @@ from tieredstore.hot.log.directory import read_identity
 from tieredstore.hot.log.files import is_estimated_resident
 from tieredstore.hot.options import HotWriteOptions, ReadLimits, RetentionOptions
 from tieredstore.hot.reading import Bounds, Picks
-from tieredstore.hot.trimming import HoldsBack, Trim
+from tieredstore.hot.retention import HoldsBack, Trim
 from tieredstore.lifetime import running
 from tieredstore.reader.cursor import Moment, whole_ms
 from tieredstore.store.by_topic import TopicCalls

@@ -21,7 +21,7 @@ from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.log.commit_log import CommitLogWriter
 from tieredstore.hot.log.consume_queues import QueueFiles
 from tieredstore.hot.options import HotWriteOptions, RetentionOptions
-from tieredstore.hot.trimming import trim
+from tieredstore.hot.retention import trim
 
 QUEUES = [QueueId("Orders", 0), QueueId("Orders", 1), QueueId("Refunds", 0)]
 OPTIONS = HotWriteOptions(commit_log_bytes=16_384, consume_queue_bytes=400, files_open_max=2)

@@ -16,7 +16,7 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot.hot_log import open_hot_log
 from tieredstore.hot.options import RetentionOptions, UntieredPolicy
-from tieredstore.hot.trimming import LogFile, Trim, plan_trim, share_in_use
+from tieredstore.hot.retention import LogFile, Trim, plan_trim, share_in_use
 
 HOUR_S = 3600.0
 FILES = [LogFile(base, written_s=base / 100 * HOUR_S) for base in range(0, 600, 100)]
@@ -201,7 +201,7 @@ async def test_a_log_without_a_tier_loses_young_messages_on_a_disk_that_is_full_
         written = clock.now_ms() / 1000 - (2 * HOUR_S if is_old else 0)
         for path in (tmp_path / "commitlog").iterdir():
             os.utime(path, (written, written))
-        with patch("tieredstore.hot.trimming.os.statvfs", lambda _: os.statvfs_result(blocks)):
+        with patch("tieredstore.hot.retention.os.statvfs", lambda _: os.statvfs_result(blocks)):
             found = await log.trim(lambda _queue: None, options)
     assert bool(found.files) == (goes or is_old)
     assert bool(found.dropped) == (goes and not is_old)
@@ -218,7 +218,7 @@ async def test_an_untiered_topic_holds_what_is_young_and_a_tiered_one_does_not(
         written = log._clock.now_ms() / 1000
         for path in (tmp_path / "commitlog").iterdir():
             os.utime(path, (written, written))
-        with patch("tieredstore.hot.trimming.os.statvfs", lambda _: os.statvfs_result(full)):
+        with patch("tieredstore.hot.retention.os.statvfs", lambda _: os.statvfs_result(full)):
             found = await log.trim({tiered: 60}.get, RetentionOptions(reserved_s=HOUR_S))
         assert found.files
         assert (await log.bounds(untiered)).min_offset == 0
