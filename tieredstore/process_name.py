@@ -140,8 +140,12 @@ def owner_name(clock: Clock, *, beat_s: float, rng: Random | None = None) -> str
 
 
 def moment_text(moment_ms: int) -> str:
-    """A moment, Unix ms, as names of processes have it."""
-    return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    """A moment, Unix ms, as names of processes have it; the number itself if it is no time."""
+    try:
+        moment = datetime.fromtimestamp(moment_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(moment_ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def process_words(name: str) -> str:

@@ -89,12 +89,12 @@ class Place:
 
     def lived(self, *, is_running: bool) -> None:
         """A life in which the directory was copied, and a tier that has all of it."""
-        asyncio.run(self._live(KEPT, 15, copies=is_running))
+        asyncio.run(self.live(KEPT, 15, copies=is_running))
         if not is_running:
             shutil.copytree(self.root, self.copy)
-        asyncio.run(self._live([*KEPT[:2], *LATER], 60))
+        asyncio.run(self.live([*KEPT[:2], *LATER], 60))
 
-    async def _live(self, queues: list[QueueId], count: int, *, copies: bool = False) -> None:
+    async def live(self, queues: list[QueueId], count: int, *, copies: bool = False) -> None:
         async with self.store() as store:
             await self.fill(store, queues, count)
             await self.tiered(store)
@@ -342,6 +342,20 @@ def test_a_log_that_contradicts_its_tier_takes_nothing_until_it_is_repaired(
     assert place.put[queue][15:] == [b"other %d" % number for number in range(70)]
     by_library(place)
     place.verify()
+
+
+def test_a_record_whose_store_timestamp_rotted_is_named_with_the_number(tmp_path: Path) -> None:
+    place = Place(tmp_path, str(tmp_path / "tier"))
+    asyncio.run(place.live(KEPT, 15))
+    last = place.put[KEPT[1]][-1]
+    (path,) = (one for one in (place.root / "commitlog").iterdir() if last in one.read_bytes())
+    raw = bytearray(path.read_bytes())
+    at = raw.rindex(b"\xda\xa3\x20\xa7", 0, raw.index(last)) - 4
+    stamp = int.from_bytes(raw[at + 56 : at + 64]) | 1 << 60
+    raw[at + 56 : at + 64] = stamp.to_bytes(8)
+    path.write_bytes(raw)
+    with pytest.raises(Denied, match=f"the hot log has a message of .* stored at {stamp}"):
+        by_library(place)
 
 
 async def kept_of(place: Place) -> dict[QueueId, list[bytes]]:
