@@ -106,6 +106,8 @@ class Appender:
         """First offsets of queues without a message. None of these is in `next_offsets`."""
         self._left: set[QueueId] = set()
         """Deleted queues that may still have files."""
+        self._untidy: frozenset[QueueId] = frozenset()
+        """Queues with units of failed appends, for want of descriptors to zero them."""
         self._begin_deleted()
         stamp = self.recovered.store_timestamp or checkpoint.log_timestamp
         self._store_timestamp = stamp
@@ -204,13 +206,14 @@ class Appender:
         self._refuse_if_broken()
         if not plan.appended:
             return
+        self._tidy_or_fail()
         written: list[QueueId] = []
         try:
             self._write(plan, written)
         except (FileGone, SyncFailed) as error:
             raise self._break(error) from error
         except OSError as error:
-            self._take_back(plan, written)
+            self._take_back(written)
             raise self._verdict(error) from error
         for queue in plan.starts:
             del self._begins[queue]
@@ -242,7 +245,7 @@ class Appender:
         Raises:
             Unavailable: no space, or the device failed; it was not appended.
         """
-        if self.broken:
+        if self.broken or self._untidy:
             return None
         plan = plan_one(self.end, self.next_offsets, message, now_ms=now_ms, options=self.options)
         if plan is None:  # such as of a queue without a message
@@ -255,7 +258,7 @@ class Appender:
             self.log.write(position, (record,))
             queues.write_one(queue, offset, unit)
         except OSError as error:
-            self._take_back(AppendPlan([]), [queue])
+            self._take_back([queue])
             raise self._verdict(error) from error
         with self._state:
             self.next_offsets[queue] = offset + 1
@@ -471,6 +474,7 @@ class Appender:
         """
         try:
             if not self.broken and self.directory.is_held:
+                self._tidy_or_fail()
                 self.flush_queues()
                 ends = self._ends_at(self.end, self.next_offsets, self._ends.min_position)
                 try:
@@ -501,16 +505,37 @@ class Appender:
             if message.has_unit and message.queue in self._begins
         }
 
-    def _take_back(self, plan: AppendPlan, written: Collection[QueueId]) -> None:
-        known = {**self.next_offsets, **plan.starts}  # fillers before a first message may stay
+    def _take_back(self, written: Collection[QueueId]) -> None:
+        """Zero what a failed append wrote, now or before the next append or the end."""
+        self._untidy = self._untidy.union(written)
         try:
-            for queue in written:
-                with passing_open_errors():  # then its file was not written to
-                    self.queues.undo(queue, known.get(queue, 0))
             with passing_open_errors():
-                self.log.undo(self.end)
+                self._tidy()
         except OSError as error:
             self._break(error)
+
+    def _tidy(self) -> None:
+        """Zero units and records of failed appends. Fillers before a first message may stay.
+
+        Raises:
+            OSError: some are left.
+        """
+        self.log.undo(self.end)  # first: a start would take sound records for messages
+        for queue in self._untidy:
+            self.queues.undo(queue, self.next_offset(queue))
+        self._untidy = frozenset()
+
+    def _tidy_or_fail(self) -> None:
+        """Zero what failed appends left for want of descriptors.
+
+        Raises:
+            Unavailable: it is still left.
+        """
+        if self._untidy:
+            try:
+                self._tidy()
+            except OSError as error:
+                raise self._verdict(error) from error
 
     def _refuse_if_broken(self) -> None:
         if self.broken:

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -157,6 +158,41 @@ def test_a_lack_of_descriptors_passes(number: int, tmp_path: Path) -> None:
         found = [body for bodies in readable(store)[0].values() for body in bodies]
         assert sorted(found) == sorted(acknowledged)
         store.close()
+
+
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("left", range(8))
+def test_an_append_without_descriptors_leaves_nothing(
+    left: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, closes: bool
+) -> None:
+    """Its first units were written, and their file was closed for the one of another queue."""
+    few = FewDescriptors(errno.EMFILE)
+    batch = [new_message(n, topic=f"Topic{n}") for n in range(4)]
+    options = replace(OPTIONS, files_open_max=1)
+    with (
+        patch("os.open", few.open),
+        patch("os.dup", few.dup),
+        appender_at(tmp_path, options) as store,
+    ):
+        put(store, batch)
+        few.left = left
+        try:
+            put(store, batch * 2)
+            end = 3
+        except Unavailable:
+            end = 1
+        few.left = 1 << 30
+        assert not store.broken
+        if not closes:
+            assert put(store, batch[:1])[0].queue_offset == end
+        store.close()
+    ends = {QueueId(one.topic, 0): end for one in batch}
+    ends[QueueId("Topic0", 0)] += not closes
+    with appender_at(tmp_path, options) as again:
+        assert again.next_offsets == ends
+        assert {queue: len(found) for queue, found in readable(again)[0].items()} == ends
+        assert not caplog.text
+        again.close()
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ETIMEDOUT, errno.EACCES])
