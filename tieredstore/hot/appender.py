@@ -11,6 +11,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from container.names.queue_id import QueueId
 from container.record.unit import UNIT_BYTES
@@ -89,13 +90,9 @@ class Appender:
             directory.truncated,
             has_lost_ends=self._ends_file.is_damaged,
         )
+        begin, enter = partial(directory.begin, clock), self._ends_file.write_both
         self.recovered: LogEnd = recover(
-            self.log,
-            self.queues,
-            found,
-            begin=lambda: directory.begin(clock),
-            enter=self._ends_file.write_both,
-            rescan=bool(left),
+            self.log, self.queues, found, begin=begin, enter=enter, rescan=bool(left)
         )
         """Result of the recovery."""
         self.end = self.recovered.position
