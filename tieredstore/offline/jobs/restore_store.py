@@ -23,6 +23,7 @@ import orjson
 
 from container.errors import InUse
 from container.metadata.records import TOPIC_DELETED_REASON, Queue
+from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.record.layout import BlankRecord
@@ -58,7 +59,7 @@ from tieredstore.offline.jobs.restore_group import (
     restore_group,
     write_units,
 )
-from tieredstore.offline.scan.planning import LogExtent, TierPlan, extents_of, plan
+from tieredstore.offline.scan.planning import LogExtent, extents_of, plan
 from tieredstore.offline.scan.split import ALL_OFFSETS, Split
 from tieredstore.process_name import boot_id
 from tieredstore.session.owner import refuse_overlap
@@ -117,7 +118,7 @@ class RestoredQueue:
 class RestorePlan:
     """Everything that is to be written. It follows from the metadata and the corrections."""
 
-    tier: TierPlan
+    state: TierState
     queues: list[RestoredQueue]
     groups: list[RestoreGroup]
     deleted: list[str]
@@ -162,14 +163,14 @@ class RestorePlan:
 
     def reserve_time(self, topic: str) -> str | None:
         """Return the retention of a topic in the tier; None for the default."""
-        known = self.tier.state.topics.get(topic)
+        known = self.state.topics.get(topic)
         if known is not None and known.retention_hours > 0:
             return str(known.retention_hours)
         row = self._row_in_tier(topic)
         return None if row is None else row["attributes"].get(RESERVE_TIME)
 
     def _row_in_tier(self, topic: str) -> dict[str, Any] | None:
-        known = self.tier.state.topics.get(topic)
+        known = self.state.topics.get(topic)
         return None if known is None else row_of(topic, known.settings)
 
 
@@ -402,7 +403,7 @@ def restore_store(
         _write_rest(found, root, groups.table)
         _write_topics(found, root, topics or {}, (clock or SystemClock()).now_ms())
         ledger.end()
-    broker = found.tier.state.broker
+    broker = found.state.broker
     settled = {*found.rows_in_tier(), *(topics or {}).get("topicConfigTable", {})}
     return RestoreReport(
         broker.cluster,
@@ -459,7 +460,7 @@ def planned(config: Config, root: Path, wanted: Wanted, corrections: Corrections
         raise ConfigError(f"the tier has no topic {min(missing)}: `tieredstore topics` lists them")
     splits: defaultdict[QueueId, list[Split]] = defaultdict(list)
     for split in tier.splits:
-        splits[split.queue] += _extents(split)
+        splits[split.queue].append(split)
     extracts: list[LogExtract] = []
     queues: list[RestoredQueue] = []
     deleted: set[str] = set()
@@ -470,7 +471,8 @@ def planned(config: Config, root: Path, wanted: Wanted, corrections: Corrections
             deleted.add(name.topic)
             continue
         known = {one.piece.position: one for one in extents_of(queue, tier.segments[name])}
-        some = [(split, known[split.start]) for split in splits[name]]
+        parts = [one for split in splits[name] for one in _extents(split)]
+        some = [(one, known[one.start]) for one in parts]
         begin, why = _begin_of(queue, [extent for _, extent in some], wanted, corrections)
         kept = [(split, extent) for split, extent in some if extent.first_offset >= begin]
         first = kept[0][1].first_offset if kept else queue.next_offset
@@ -490,7 +492,7 @@ def planned(config: Config, root: Path, wanted: Wanted, corrections: Corrections
     queue_file_bytes = config.hot_write.queue_file_bytes
     extracts.sort(key=lambda one: (one.key_ms, one.split.queue, one.split.start))
     groups = list(_groups(extracts, str(root), file_bytes, queue_file_bytes))
-    return RestorePlan(tier, queues, groups, sorted(deleted), newest_ms, file_bytes,
+    return RestorePlan(tier.state, queues, groups, sorted(deleted), newest_ms, file_bytes,
                        queue_file_bytes)  # fmt: skip
 
 
@@ -652,7 +654,7 @@ def _write_rest(found: RestorePlan, root: Path, offsets: Mapping[str, Mapping[in
     if offsets:
         raw = orjson.dumps({"offsetTable": offsets}, option=orjson.OPT_NON_STR_KEYS)
         replace_file(config / OFFSETS, raw)
-    broker = found.tier.state.broker
+    broker = found.state.broker
     write_identity(root, StoreIdentity(broker.cluster, broker.name, has_tier=True))
     newest = Checkpoint.LAYOUT.pack(*(found.newest_ms,) * 3, 0, 0)
     replace_file(root / CHECKPOINT, newest.ljust(Checkpoint.SIZE, b"\0"))
