@@ -246,8 +246,14 @@ _NEVER_HERE: Final[Mapping[str, str]] = {
 }
 """Permanent refusals and their remedies, by code."""
 REMEDIES: Final[Mapping[str, str]] = {
-    "ExpiredToken": "the session's token is over; renew it",
-    "TokenRefreshRequired": "the session's token is over; renew it",
+    **dict.fromkeys(
+        ("ExpiredToken", "ExpiredTokenException", "TokenExpired", "TokenRefreshRequired"),
+        "the session's token is over; renew it",
+    ),
+    **dict.fromkeys(
+        ("AccountProblem", "AllAccessDisabled", "NotSignedUp", "UserDisable"),
+        "the account may not use the service now; ask its provider",
+    ),
     "InvalidAccessKeyId": "it knows no such access key; check the credentials and their account",
     "InvalidToken": "the session's token is not valid; check AWS_SESSION_TOKEN",
     "RequestTimeTooSkewed": "this host's clock is wrong, or its own is; check NTP",
@@ -272,6 +278,9 @@ _PASSING: Final = frozenset(
     }
 )
 """Codes with status 400 or 403 of requests that were damaged in transfer or came too fast."""
+_THROTTLED: Final = re.compile("Throttl|LimitExceeded|TooManyRequests")
+"""Codes of requests that came too fast, which AWS's services also send with status 400."""
+_OF_KEY: Final = "KMS."
 _PASSING_STATUS: Final = frozenset({307, 408, 409, 425, 429, 499})
 
 
@@ -344,8 +353,10 @@ def _reason(failure: Failure, place: Place, operation: Operation) -> tuple[int, 
     elif status == HTTPStatus.CONFLICT and operation == "PutObject":
         # Another write was under way: the object may not exist now, or ever.
         found = errno.EAGAIN, "S3 left open whether it wrote, for another write was under way"
-    elif code in _PASSING or status in _PASSING_STATUS:
+    elif code in _PASSING or status in _PASSING_STATUS or _THROTTLED.search(code):
         found = errno.EAGAIN, f"it wants that request again: {said_why}"
+    elif code.startswith(_OF_KEY):
+        found = errno.EACCES, "its KMS key cannot be used; check the key and objectStoreKmsKeyId"
     elif status in {401, 403}:
         found = (
             errno.EACCES,
