@@ -23,6 +23,7 @@ from tieredstore.hot.log import durable_ends, recovery
 from tieredstore.hot.log.consume_queues import FILLER
 from tieredstore.hot.log.durable_ends import SMALL_QUEUES, Checkpoint, DurableEnds, DurableEndsFile
 from tieredstore.hot.log.repair import open_repair
+from tieredstore.hot.reading import first_with_record
 
 ENDS = ("durableEnds", "durableEnds.copy")
 BUSY, IDLE = QueueId("Busy", 0), QueueId("Idle", 0)
@@ -398,6 +399,32 @@ def rot_middle(root: Path) -> None:
 
 
 LOG_HARMS = [zero_last_records, empty_last_file, lose_last_file, rot_last, rot_middle]
+
+
+@pytest.mark.parametrize("written", [closed, killed])
+@pytest.mark.parametrize("deleted", [1, 2])
+def test_units_that_point_to_deleted_records_hide_no_message(
+    written: Callable[[Path], Path], deleted: int, tmp_path: Path
+) -> None:
+    """Whether one rotted, or older ones were written over the first of the rest."""
+    template, root = tmp_path / "template", tmp_path / "store"
+    with appender_at(written(template)) as store:
+        store.delete_oldest(store.log.bases[:deleted])
+        first = first_with_record(store, BUSY)
+        if written is closed:
+            store.close()
+    base = first * 20 // 200 * 200
+    name = f"consumequeue/Busy/0/{base:020}"
+    harms = [(at, bytes(1)) for at in range(first * 20 - base + 4, 200, 20)] + [
+        (first * 20 - base, (template / name).read_bytes()[:size]) for size in range(20, 200, 20)
+    ]
+    for at, units in harms:
+        shutil.copytree(template, root)
+        raw = (root / name).read_bytes()
+        (root / name).write_bytes((raw[:at] + units + raw[at + len(units) :])[:200])
+        with appender_at(root) as store:
+            assert readable(store) == ({BUSY: BODIES[first:], IDLE: []}, []), (at, units)
+        shutil.rmtree(root)
 
 
 @pytest.mark.parametrize("written", [closed, killed])

@@ -30,12 +30,13 @@ R9  ConsumeQueues of a cleanly closed store that go on after the CommitLog's end
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
 from container.record.layout import RECORD_BYTES_MIN
-from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
+from container.record.unit import FILLER_SIZE, UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Corrupt
 from tieredstore.hot.encoding import SCHEDULE_TOPIC
 from tieredstore.hot.log.commit_log import PUT_BACK, REPAIR, CommitLogWriter
@@ -53,6 +54,8 @@ from tieredstore.hot.log.record_scan import (
     truncate,
 )
 
+CHECKED_UNITS = 1000
+"""Maximum of units of deleted records whose order a start verifies in each queue."""
 LOST_BYTES_MAX = 1 << 40
 """Distance from the CommitLog's end within which units may point to lost files."""
 LOGGED_MAX = 10
@@ -461,6 +464,8 @@ def _damages_of(
             continue
         if _is_live(log, queues, queue) or last < queues.first_offset(queue):
             return None
+        if _hides_messages(log, queues, queue):
+            return None
         if _is_good_unit(log, queues, queue, last, end):
             continue
         damage = _damage_of(log, queues, queues.unit(queue, last), end, files)
@@ -487,6 +492,21 @@ def _is_live(log: CommitLogWriter, queues: QueueFiles, queue: QueueId) -> bool:
         return False
     unit = queues.unit(queue, first)
     return not unit.is_filler and unit.position >= log.min_position
+
+
+def _hides_messages(log: CommitLogWriter, queues: QueueFiles, queue: QueueId) -> bool:
+    """Whether units of deleted records are out of order: existing records may be theirs.
+
+    Reads some 20 units, and the last of those before the log.
+    """
+    if queues.unit(queue, queues.first_offset(queue)).position >= log.min_position:
+        return False
+    end = queues.partition_point(queue, lambda unit: unit.position < log.min_position)
+    file_units = queues.file_bytes // UNIT_BYTES
+    start = max(end - CHECKED_UNITS, (end - 1) // file_units * file_units, 0)
+    units = _unpack_units(queues.read(queue, start, end - start))
+    positions = [position for position, size, _ in units if size != FILLER_SIZE]
+    return any(one >= other for one, other in pairwise(positions))
 
 
 def _damage_of(
