@@ -159,6 +159,7 @@ class ExportScan:
             if first < end:
                 self.gone.append((first, end, found.cause))
 
+        names = schema_of(self.columns).names
         needed = [STORE_TIMESTAMP, *([TAGS] if self.tags else [])]
         for batch in scan(
             read,
@@ -170,7 +171,7 @@ class ExportScan:
             report=report,
         ):
             kept = _with_tags(batch, self.tags)
-            rows = kept.select(schema_of(self.columns).names)
+            rows = kept.select(names)
             self.null_times += _null_times_in(rows)
             yield rows, _days_of(kept)
         if report.first_offset is not None and report.last_offset is not None:
