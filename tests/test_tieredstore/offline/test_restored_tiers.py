@@ -29,6 +29,7 @@ from tests.support.restored import (
     small_groups,
     tier,
 )
+from tieredstore.following.queues import poll_schedule
 
 __all__ = ["broker", "small_groups", "tier"]  # fixtures
 
@@ -92,6 +93,40 @@ def test_a_queue_that_was_truncated_inside_an_extent_ends_there(
     run(*tier, "tier", root)
     assert run(*tier, "check", "--json").rows == []
     assert len(run(*tier, "read", "A", "--json").rows) == ends[-1] + 1
+
+
+def test_topics_that_their_broker_deleted_or_created_again(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poll_schedule, "SHARE_AT_REST", 1.0)  # all queues at every poll
+    named = {"cluster": "C", "broker": "b"}
+    often: dict[str, object] = {"tieredStoreScanInterval": 0, "tieredStorePollInterval": 1}
+    often["tieredStoreExtentMaxSize"] = 1 << 10
+
+    async def deleted() -> None:
+        opened = tieredstore.follow(broker.directory, tmp_path / "tier", settings=often, **named)
+        async with opened as follower:
+            await follower.drain()
+            broker.delete_topics("A", "B")
+            await follower.drain()
+            for number in range(155):
+                broker.put(*A, b"new %d" % number)
+            await follower.drain()
+
+    asyncio.run(deleted())
+    words = options(tmp_path / "tier")
+    report = restored(words, root := tmp_path / "restored", offsets={"A@g": {0: 3}, "B@g": {1: 60}})
+    a, b = report.queues
+    assert (a.first, a.end, a.why) == (151, 155, "a gap")
+    assert (b.first, b.end, b.why) == (47, 122, ""), "a deletion without a loss leaves no sign"
+    assert [one.body for one in own_contents(root)[A]] == [b"new %d" % n for n in range(151, 155)]
+    assert report.offsets.table == {"A@g": {0: 3}, "B@g": {1: 60}}
+    with appender_at(root, OPTIONS) as ours:
+        assert put(ours, [new_message(1, topic="A")])[0].queue_offset == 155
+        assert put(ours, [new_message(1, topic="B", queue_id=1)])[0].queue_offset == 122
+        ours.close()
+    rows = run(*words, "tier", root, "--json", status=None).rows
+    assert {row["topic"]: row["messages_new"] for row in rows if "topic" in row} == {"A": 1, "B": 1}
 
 
 def test_a_directory_that_may_not_be_written_is_one_sentence(
