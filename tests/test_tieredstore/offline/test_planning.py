@@ -15,6 +15,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.record.layout import Coda
 from provider.errors import NotFound
 from provider.ranges import QueueOffset
+from tests.support.fake_broker import FakeBroker
 from tests.support.golden import (
     GOLDEN_TREES,
     ROCKETMQ_533,
@@ -26,13 +27,14 @@ from tests.support.golden import (
 from tests.support.shown_blocks import blocks_of, environment_of, ran
 from tieredstore import offline, sync
 from tieredstore.config.effective import Config
+from tieredstore.config.location import OFFLOAD_PATH
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.export.job import planned_export
 from tieredstore.offline.export.options import ExportOptions
 from tieredstore.offline.jobs.engine import OneProcess
-from tieredstore.offline.scan.planning import extents_of, splits
+from tieredstore.offline.scan.planning import TierAddress, extents_of, splits
 from tieredstore.offline.scan.scanner import scan
-from tieredstore.offline.scan.sources import source_of
+from tieredstore.offline.scan.sources import place_of, source_of
 from tieredstore.offline.scan.split import ScanReport, Split, where_not_met
 from tieredstore.session.reader import AS_OPTIONS
 
@@ -130,6 +132,28 @@ def test_topics_queues_offsets_and_times_leave_out_what_nobody_wants(golden_tier
     wanted = [n for n, time in enumerate(times) if 50 <= n < 450 and since <= time < until]
     assert found["queue_offset"].to_pylist() == wanted
     assert splits(golden_tier, topics=["G_Orders"], offsets=(600, 700)) == []
+
+
+@pytest.mark.parametrize("cluster", [None, "D"])
+def test_workers_list_the_brokers_that_the_driver_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str | None
+) -> None:
+    """The place of a broker with a second store names that broker and its cluster."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    url = f"memory://brokers/{tmp_path.name}"
+    for name in ("C", "D"):
+        broker = FakeBroker(tmp_path / name)
+        broker.put("T", 0)
+        with sync.follow(broker.directory, url, cluster=name, broker=f"of-{name}") as follower:
+            follower.drain()
+    second = {OFFLOAD_PATH: f"memory://second/{tmp_path.name}"}
+    address = TierAddress(where=url, cluster=cluster, broker="*", settings=second)
+    found = address.of_brokers(["*"])
+    assert [one.cluster for one in found] == ([cluster] if cluster else ["C", "D"])
+    listed = address.for_workers(place_of(found[0].load())).of_brokers(["*"])
+    assert [(one.cluster, one.broker) for one in listed] == [
+        (one.cluster, one.broker) for one in found
+    ]
 
 
 def test_dataset_is_what_to_arrow_reads(golden_tier: Path) -> None:

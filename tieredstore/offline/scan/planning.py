@@ -239,6 +239,10 @@ def _runs(extents: Sequence[LogExtent], split_bytes: int) -> Iterator[list[LogEx
         yield run
 
 
+_NAMED = ("tieredStoreFilePath", "brokerClusterName", "brokerName")
+"""Keys of the place, the cluster and the broker that an address names."""
+
+
 @dataclass(frozen=True, slots=True)
 class TierAddress:
     """Address of a tier, with the arguments of `tieredstore.open`. Holds no secret."""
@@ -256,12 +260,8 @@ class TierAddress:
         Raises:
             ConfigError: a setting is wrong.
         """
-        named = {
-            "tieredStoreFilePath": self.where,
-            "brokerClusterName": self.cluster,
-            "brokerName": self.broker,
-        }
-        given = {name: value for name, value in named.items() if value is not None}
+        named = zip(_NAMED, (self.where, self.cluster, self.broker), strict=True)
+        given = {name: value for name, value in named if value is not None}
         conf = None if self.conf is None else Path(self.conf)
         return Config.load(conf=conf, settings={**self.settings, **given})
 
@@ -276,7 +276,7 @@ class TierAddress:
         root = config.tier_root
         where = str(root.absolute() if isinstance(root, Path) else root)
         cluster = config.cluster if config.gives("brokerClusterName") else None
-        settings = dict(place.settings)
+        settings = {key: text for key, text in place.settings if key not in _NAMED}
         return replace(self, where=where, cluster=cluster, conf=None, settings=settings)
 
 
