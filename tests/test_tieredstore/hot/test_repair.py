@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from provider.errors import Corrupt, OutOfRange
+from provider.errors import Corrupt, Denied, OutOfRange
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put, readable
 from tests.support.level import by_level
@@ -155,6 +155,28 @@ def test_what_is_sound_stays_at_its_offset_and_nothing_is_corrupt_afterwards(
     with appender_at(root) as store:
         assert put(store, [new_message(1, topic="A")])[0].queue_offset == COUNT // 2
         assert put(store, [new_message(1, topic="Idle")])[0].queue_offset == 1
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_a_short_file_after_the_durable_end_is_damage_for_a_later_one_is_there(
+    size: int, tmp_path: Path
+) -> None:
+    """The store was killed before it recorded how far the log was durable."""
+    root = tmp_path / "store"
+    with appender_at(root) as store:
+        for number in range(COUNT):
+            put(store, [new_message(number, topic="A", body_bytes=200)], now_ms=1000 + number)
+    os.truncate(log_file(root, 1), size)
+    left = b"".join(files_of(root / "commitlog").values())
+    with pytest.raises(Denied, match="`tieredstore repair --hot-log`"), appender_at(root):
+        pass
+    assert repaired(root).places
+    with appender_at(root) as store:
+        found, errors = readable(store)
+        assert {type(error) for error in errors} == {OutOfRange}
+        bodies = [new_message(number, body_bytes=200).body for number in range(COUNT)]
+        assert found[A] == [body for body in bodies if body in left]
+        assert store.next_offsets == {A: COUNT}
 
 
 def test_lost_offsets_are_named_by_queue(tmp_path: Path) -> None:

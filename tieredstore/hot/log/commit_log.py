@@ -116,12 +116,13 @@ class CommitLogWriter:
 
     @property
     def last_hole_end(self) -> int:
-        """First byte of the file after the last missing one; 0 if none is missing.
+        """First byte of the file after the last missing or short one; 0 if there is none.
 
         A file is begun only after all earlier ones are durable.
         """
-        holes = [after for one, after in pairwise(self.bases) if after - one != self.file_bytes]
-        return holes[-1] if holes else 0
+        room = self.file_bytes
+        files = pairwise(self.bases)
+        return max((end for one, end in files if end - one != room or one in self.short), default=0)
 
     @property
     def end(self) -> int:
