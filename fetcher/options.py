@@ -35,7 +35,7 @@ class FetcherOptions:
     (`tieredStoreExtentMaxSize`). Reads of a tier with larger extents hold more."""
     keeps_extents: bool = False
     """A disk cache may keep only extents whose checksum matches: nothing else has covered each of
-    their bytes on the way. Reads then have up to twice their bytes, or 1 MiB more."""
+    their bytes on the way. Reads then have up to twice their bytes, or 256 KiB more."""
     cache_enabled: bool = setting(
         "readAheadCacheEnable",
         Kind.SWITCH,

@@ -21,7 +21,7 @@ from provider.ranges import ByteRange, QueueOffset
 
 HISTORY_SHIFT = 48
 """Bits of a generation below the number of the history."""
-ROUNDED_BYTES = 1 << 20
+ROUNDED_BYTES = 256 << 10
 """Bytes that a read of any length may have more, so that a disk cache keeps whole extents: they
 take about as long as the request. A longer read may have twice its own bytes."""
 ALONG_SHARE = 8
