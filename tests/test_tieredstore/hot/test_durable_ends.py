@@ -812,6 +812,21 @@ def test_an_older_log_whose_later_records_were_deleted_gives_no_offset_again(
     assert is_missing == (put_between > 12 and (recreates or put_after))
 
 
+def test_an_older_log_of_a_running_store_with_many_queues_gives_no_offset_again(
+    tmp_path: Path,
+) -> None:
+    """Its `durableEnds` is older than its `checkpoint`."""
+    root, kept = killed_with_many_queues(tmp_path / "store"), tmp_path / "kept"
+    shutil.copytree(root, kept)
+    with appender_at(root) as store:
+        put(store, [new_message(60, topic="Busy")])
+        store.close()
+    put_back(kept, root, "commitlog", *STATE[:3])
+    with appender_at(root) as store:
+        assert put(store, [new_message(0, topic="Busy")])[0].queue_offset == 61
+        assert readable(store)[0][BUSY] == [*BODIES, BODIES[0]]
+
+
 def test_units_after_the_end_of_a_log_that_was_not_closed_are_dropped(tmp_path: Path) -> None:
     root, _ = older_log(tmp_path / "store", 0)
     (root / "abort").touch()

@@ -215,10 +215,13 @@ def with_queues_end(log: CommitLogWriter, queues: QueueFiles, found: Directory) 
     if found.durable is None or not found.was_closed or found.checkpoint.is_foreign:
         return found  # a broker leaves units beyond the end of its log after a crash
     end, known = found.durable_end, found.next_offsets()
+    is_older = found.durable.position < end  # a copy of a store with many queues that was open
     for queue in queues.bases:
-        after = known.get(queue)
-        if after is None:
-            after = queues.partition_point(queue, lambda unit: unit.is_filler)
+        after = -1 if is_older else known.get(queue, -1)
+        if after < 0:
+            after = queues.partition_point(
+                queue, lambda unit: unit.size > 0 and unit.position < end
+            )
         unit = queues.unit_if_there(queue, after)
         while unit.is_filler:
             after += 1
