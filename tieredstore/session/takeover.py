@@ -75,6 +75,8 @@ class Takeover:
         self._take_over = take_over
         self._stands_by = stands_by
         self._watch: tuple[int, OwnerWatch] | None = None
+        self._silent_epoch = 0
+        """Epoch of an owner whose lease passed without a sign of life."""
         self._has_ended = False
         self._owned = ""
         self.earlier = Broker("", "")
@@ -148,7 +150,10 @@ class Takeover:
             return
         if (evidence == ProcessLife.LIVES or seen == Seen.ALIVE) and not self._stands_by:
             raise owned_error(broker, self._where)
-        await self._wait_for_lease(broker, watch)
+        # The fence of an owner that was silent finds what it wrote before, and is tried again.
+        if seen == Seen.ALIVE or self._silent_epoch != broker.epoch:
+            await self._wait_for_lease(broker, watch)
+            self._silent_epoch = broker.epoch
 
     def _watch_of(self, broker: Broker) -> OwnerWatch:
         if self._watch is None or self._watch[0] != broker.epoch:

@@ -25,6 +25,7 @@ from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore
 from tests.support.cli import COMMAND, run
 from tests.support.fake_broker import FakeBroker
+from tests.support.journal_run import mark, running
 from tests.support.owner_simulation import step, threads_rest
 from tests.support.patience import communicated
 from tieredstore.cli.main import cli
@@ -264,6 +265,32 @@ async def test_a_standby_waits_for_a_living_owner_and_takes_over_within_twice_th
     assert asked.result() is None
     assert rival.clock.monotonic_s() - ended_s <= 180.0
     await journal.close()
+
+
+async def test_a_standby_waits_one_lease_though_the_owner_wrote_entries_meanwhile() -> None:
+    rival = Rival(stands_by=True)
+    journal = await rival.begin()
+    assert rival.heartbeat is not None
+    lives = asyncio.create_task(rival.heartbeat.run())
+    async with running(journal):
+        taken = asyncio.create_task(
+            Journal.take_ownership(
+                rival.store, clock=rival.clock, rng=Random(2), owner="standby", cluster="C",
+                broker="b", permit=rival.start().permit,
+            )
+        )  # fmt: skip
+        for number in range(600):
+            await step(rival.clock)
+            if number % 60 == 0:
+                await journal.publish(mark(f"m{number}"))
+    assert not taken.done()
+    lives.cancel()
+    ended_s = rival.clock.monotonic_s()
+    await threads_rest(taken, rival.clock)
+    waited_s = rival.clock.monotonic_s() - ended_s
+    assert taken.result().state.tombstones.keys() >= {"m0", "m540"}
+    assert waited_s <= 90 + 30 + 5, "a lease from the look that saw the last sign"
+    await taken.result().close()
 
 
 async def test_a_clean_end_is_believed_at_once() -> None:
