@@ -77,9 +77,9 @@ class Appender:
         self._topics = TopicsFile(directory.topics)
         directory.refuse_other_queues(lambda topic: self._topics.has({topic}))
         was_closed, checkpoint = directory.was_closed, directory.checkpoint()
-        self._ends_file = DurableEndsFile(directory.durable_ends)
+        self._ends_file = DurableEndsFile(directory.durable_ends, clock.now_ms())
         durable = self._ends_file.read()
-        self.deleted = DeletedQueues(directory.deleted_queues, durable)
+        self.deleted = DeletedQueues(directory.deleted_queues, durable, clock.now_ms())
         """Deleted queues, which may be created again."""
         left = finish_deletion(self.queues, self.deleted)
         found = Directory(

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -272,6 +273,23 @@ def test_an_older_copy_of_the_deleted_queues_is_not_believed(
     for path in paths:
         path.write_bytes(older)
     with pytest.raises(Corrupt, match="not as it was last written"), appender_at(tmp_path):
+        pass
+
+
+def test_deleted_queues_of_a_log_that_was_lost_are_older_than_those_of_the_next_one(
+    tmp_path: Path,
+) -> None:
+    root, kept = tmp_path / "store", tmp_path / "kept"
+    for life in range(2):
+        with appender_at(root, clock=ManualClock(1000 * life)) as store:
+            put(store, [new_message(number) for number in range(3 + life)])
+            store.delete_topics({"Orders"})
+            store.close()
+        if life == 0:
+            root.rename(kept)
+    for name in ("deletedQueues.json", "deletedQueues.json.copy"):
+        shutil.copy(kept / "config" / name, root / "config" / name)
+    with pytest.raises(Corrupt, match="not as it was last written"), appender_at(root):
         pass
 
 

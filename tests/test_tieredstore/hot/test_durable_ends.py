@@ -827,6 +827,26 @@ def test_an_older_log_of_a_running_store_with_many_queues_gives_no_offset_again(
         assert readable(store)[0][BUSY] == [*BODIES, BODIES[0]]
 
 
+@pytest.mark.parametrize("name", STATE[:2])
+def test_ends_of_a_log_that_was_lost_are_older_than_those_of_the_next_one(
+    name: str, tmp_path: Path
+) -> None:
+    """That log had been written more often. One copy of its ends came back."""
+    root, kept = tmp_path / "store", tmp_path / "kept"
+    for life, count in enumerate((50, 5)):
+        with appender_at(root, clock=ManualClock(1000 * life)) as store:
+            for number in range(count):
+                put(store, [new_message(number, topic="Busy")])
+                store.flush_queues()
+            store.close()
+        if life == 0:
+            root.rename(kept)
+    put_back(kept, root, name)
+    with appender_at(root) as store:
+        assert readable(store) == ({BUSY: BODIES[:5]}, [])
+        assert store.next_offsets == {BUSY: 5}
+
+
 def test_units_after_the_end_of_a_log_that_was_not_closed_are_dropped(tmp_path: Path) -> None:
     root, _ = older_log(tmp_path / "store", 0)
     (root / "abort").touch()

@@ -43,12 +43,13 @@ class DeletedQueue(NamedTuple):
 class DeletedQueues(Mapping[QueueId, DeletedQueue]):
     """File of the deleted queues, replaced as a whole. One thread at a time changes it."""
 
-    def __init__(self, path: Path, durable: DurableEnds | None) -> None:
+    def __init__(self, path: Path, durable: DurableEnds | None, number: int = 0) -> None:
         """Read the file, or its copy if it is damaged or older. Empty if neither exists.
 
         Args:
             path: the file.
             durable: records whether the file had entries, and its number; None: unknown.
+            number: least number of a first file, above those of an earlier log that was lost.
 
         Raises:
             Corrupt: both are damaged or older than `durable`, or missing although one is expected.
@@ -59,7 +60,8 @@ class DeletedQueues(Mapping[QueueId, DeletedQueue]):
         is_expected = durable is not None and durable.has_deletions
         found, self.is_whole = _read(path, least=least, is_expected=is_expected)
         """`is_whole`: file and copy are sound, or neither exists. Else `replace` makes them so."""
-        self._queues, self.number = found
+        self._queues, known = found
+        self.number = known or max(least, number)
         """`number`: of changes of the file. One without it is of an older version."""
 
     def __repr__(self) -> str:

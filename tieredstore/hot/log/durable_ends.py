@@ -169,7 +169,7 @@ class DurableEnds:
     deletions: int = 0
     """Least number of `config/deletedQueues.json`. A lower one is that of an older copy."""
     number: int = 0
-    """Number of earlier writes. The newer of two copies has the higher one."""
+    """Number that each write raises. The newer of two copies has the higher one."""
 
     def encode(self) -> bytes:
         """Encode the file."""
@@ -228,10 +228,14 @@ def _by_queue(topics: dict[str, list[tuple[int, int]]]) -> dict[QueueId, int]:
 class DurableEndsFile:
     """Two copies of `durableEnds`, written in turn. One thread at a time writes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, number: int = 0) -> None:
+        """Keep the arguments. `number`: that of a first write, above those of a log that was lost.
+
+        A copy that comes back from an earlier log is then not the newer one.
+        """
         self._path = path
         self._turn = 0
-        self._number = 0
+        self._number = number
         self.is_damaged = False
         """Whether `read` found copies, and none of them whole."""
 
