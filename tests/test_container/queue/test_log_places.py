@@ -1,4 +1,7 @@
-"""Where messages lie by the extents is where the units say, and ends of objects are those."""
+"""Where messages lie by the extents is where the units say, and ends of objects are those.
+
+Reads for a disk cache have whole extents.
+"""
 
 import pytest
 
@@ -6,8 +9,11 @@ from container.metadata.objects import object_name
 from container.metadata.records import Extent, Gap, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.options import TierOptions, UpkeepOptions
+from container.queue.message_queue_container import pieces_of_segment
 from container.queue.positions import log_position, lost_bytes, object_ends
+from container.record.checksum import crc32c
 from container.tier import Tier
+from provider.disk_cache.use import Unconfirmed, cache_use
 from provider.ranges import ByteRange, QueueOffset
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import OwnedWorld, put
@@ -120,3 +126,48 @@ def test_a_log_of_which_all_bytes_have_expired_has_lost_none() -> None:
         gaps=gaps,
     )
     assert lost_bytes(queue, queue.commit_log) == {}
+
+
+KIB = 1 << 10
+OBJECT = bytes(range(256)) * (8 * KIB)
+
+
+def extents_of(*lengths: int) -> Segment:
+    """A segment of a log in one object."""
+    extents: list[Extent] = []
+    for length in lengths:
+        at = extents[-1].end if extents else 0
+        sum_ = crc32c(OBJECT[at : at + length])
+        extents.append(Extent(at, length, sum_, QueueOffset(at), 0, 0, "@parts/x", at))
+    return Segment(SegmentType.COMMIT_LOG, 0, 0, 1, tuple(extents))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "inside", "read", "kept"),
+    [
+        ((100 * KIB,), (1000, 2000), (0, 100 * KIB), [(0, 100 * KIB)]),
+        ((300 * KIB,), (1000, 2000), (1000, 2000), []),
+        ((900 * KIB,), (0, 500 * KIB), (0, 900 * KIB), [(0, 900 * KIB)]),
+        ((900 * KIB,), (0, 400 * KIB), (0, 400 * KIB), []),
+        ((9, 9, 9), (10, 11), (9, 18), [(9, 18)]),
+        ((9, 9, 9), (8, 19), (0, 27), [(0, 27)]),
+        ((9, 600 * KIB, 9), (3, 2000), (3, 2000), []),
+        ((9, 9, 600 * KIB), (3, 20), (3, 20), [(9, 18)]),
+    ],
+)
+def test_a_read_for_a_cache_has_whole_extents_where_that_is_little(
+    lengths: tuple[int, ...],
+    inside: tuple[int, int],
+    read: tuple[int, int],
+    kept: list[tuple[int, int]],
+) -> None:
+    with cache_use(confirms=True) as use:
+        (piece,) = pieces_of_segment(
+            QueueId("T", 0), extents_of(*lengths), ByteRange(*inside), verify=False, use=use
+        )
+        found = piece.cut(OBJECT[piece.read.start : piece.read.end])
+        assert (piece.read, bytes(found)) == (ByteRange(*read), OBJECT[slice(*inside)])
+        assert use.confirmed("@parts/x", piece.read) == [ByteRange(*one) for one in kept]
+        if kept:
+            with pytest.raises(Unconfirmed):
+                piece.cut(bytes(piece.read.length))
