@@ -24,6 +24,7 @@ DESTROYS = re.compile(
     r"|\bmove\b|\bremove\b"
 )
 """Words of advice after which something is gone."""
+MOVES = re.compile(r"\baside\b|\bmove\b")
 STORES: dict[str, Any] = fsspec.filesystem("memory").store
 
 
@@ -186,6 +187,13 @@ def test_nothing_that_destroys_is_advised_where_nothing_is_lost(
         said = place.said(*words)
         assert named in said
         assert not DESTROYS.search(said), said
+    for words in (("rebuild", "--metadata"), ("repair", "--journal-to", "1", "--yes")):
+        said = place.said(*words)
+        if cause is another_broker and "rebuild" in words:
+            assert "no part with a record is there" in said
+        else:
+            assert (named or "the journal is whole") in said
+        assert not MOVES.search(said), said
     if named:
         assert {name: file.getvalue() for name, file in STORES.items()} == before
         if cause is another_broker:  # the next one begins that broker's

@@ -291,17 +291,22 @@ async def _open_ours(
     try:
         return await TierReader.open(store, verify=verify, damaged=damaged)
     except NotFound as error:
-        if isinstance(directory, TierUrl):
-            reason = "there is no journal here, so there is no tier of this broker"
-        elif is_there(directory / LOCK_NAME):
-            reason = (
-                "the journal of this tier is gone: bring its @journal back from a backup, or "
-                "`tieredstore metadata import` a file that `metadata export` wrote, or make it "
-                "from the messages (`tieredstore rebuild --metadata`)"
-            )
-        else:
-            reason = (
-                "there is no journal here; a tier of RocketMQ's own store is read with its "
-                "metadata file (--java-metadata FILE, java_metadata=FILE)"
-            )
-        raise NotFound(reason, str(directory)) from error
+        raise no_journal_error(directory) from error
+
+
+def no_journal_error(directory: Location) -> NotFound:
+    """The error of a place without a journal, by what else is there."""
+    if isinstance(directory, TierUrl):
+        reason = "there is no journal here, so there is no tier of this broker"
+    elif is_there(directory / LOCK_NAME):
+        reason = (
+            "the journal of this tier is gone: bring its @journal back from a backup, or "
+            "`tieredstore metadata import` a file that `metadata export` wrote, or make it "
+            "from the messages (`tieredstore rebuild --metadata`)"
+        )
+    else:
+        reason = (
+            "there is no journal here; a tier of RocketMQ's own store is read with its "
+            "metadata file (--java-metadata FILE, java_metadata=FILE)"
+        )
+    return NotFound(reason, str(directory))

@@ -78,7 +78,7 @@ def test_a_lost_journal_is_said_by_every_command_and_an_export_brings_the_tier_b
         "journal of this tier is gone" in tier.run("repair", "--cut-to-hot", *store, status=1).err
     )
     said = tier.run("repair", "--journal-to", "3", "--yes", status=1).err
-    assert "there is no journal: " in said
+    assert "the journal of this tier is gone: bring its @journal back" in said
     assert "bring @journal back" in tier.run("tier", tier.broker.directory, status=2).err
     tier.run("metadata", "import", exported)
     assert tier.ends() == [3 * MESSAGES, 3 * MESSAGES]

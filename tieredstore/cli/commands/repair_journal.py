@@ -17,10 +17,10 @@ from tieredstore.cli.failures import NOTHING_WHOLE
 from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
 from tieredstore.cli.output import Row, write_json
 from tieredstore.config.effective import Config
-from tieredstore.config.location import TierUrl
+from tieredstore.config.location import Location, TierUrl
 from tieredstore.config.sources import ConfigError
 from tieredstore.session.places import directory_of, storage_at
-from tieredstore.session.reader import existing_tier, whole_paths
+from tieredstore.session.reader import existing_tier, no_journal_error, whole_paths
 from tieredstore.session.takeover import sign_of_life
 from tieredstore.texts import count_text
 
@@ -87,7 +87,7 @@ async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> Jou
     try:
         with whole_paths(directory):
             reader = JournalReader(store, JournalOptions(), clock=clock)
-            _refuse(await reader.load_whole_part(), entry)
+            _refuse(directory, await reader.load_whole_part(), entry)
             # An owner that takes over from here on finds a damaged journal, and writes nothing.
             if await _is_owned(config, store, clock=clock):
                 raise ConfigError(
@@ -96,7 +96,7 @@ async def _work(config: Config, entry: int, *, agreed: JournalCut | None) -> Jou
                     f"{config.upkeep.snapshot_age_s_max:.0f} s, replaces that entry"
                 )
             loaded = await reader.load_whole_part()
-            _refuse(loaded, entry)
+            _refuse(directory, loaded, entry)
             cut = await find_journal_cut(store, loaded)
             if agreed is not None:
                 if cut != agreed:
@@ -115,12 +115,13 @@ async def _is_owned(config: Config, store: AppendingStore, *, clock: Clock) -> b
     return await sign_of_life(store, where, config.journal, clock=clock) is not None
 
 
-def _refuse(loaded: Loaded, entry: int) -> None:
+def _refuse(directory: Location, loaded: Loaded, entry: int) -> None:
     """Refuse a cut that is not needed, or that does not match the damage."""
     kept = loaded.state.sequence
+    if not kept and loaded.damage is None:
+        raise no_journal_error(directory)
     if not kept:
-        what = "there is no journal" if loaded.damage is None else "nothing of the journal is whole"
-        raise NotFound(f"{what}: {NOTHING_WHOLE}", "@journal")
+        raise NotFound(f"nothing of the journal is whole: {NOTHING_WHOLE}", "@journal")
     if loaded.damage is None:
         raise NotFound("the journal is whole: nothing is to be cut", "@journal")
     if entry != kept:

@@ -15,6 +15,7 @@ from anyio.from_thread import start_blocking_portal
 
 from container.errors import Finding
 from container.java.metadata import KnownOffsets
+from container.journal.reader import JournalReader
 from container.metadata.objects import references_of
 from container.metadata.operations import AddTombstones, Operation, PutIndexFile, PutQueue
 from container.metadata.records import Broker, Tombstone
@@ -31,6 +32,7 @@ from container.names.tier_objects import (
     ClaimName,
     IndexBase,
 )
+from container.options import JournalOptions
 from container.record.header import RecordHeader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, NotFound
@@ -83,13 +85,23 @@ FILLER = "filler"
 """The target of the object of zeros."""
 
 
-def journal_text(where: object) -> str:
-    """Describe the refusal to rebuild metadata of a tier that has a journal."""
-    return (
-        f"the tier in {where} has a journal, which is not replaced: `rebuild` without "
-        f"--metadata makes lost files again; if the journal is damaged for good, move its "
-        f"`@journal`, `@snapshot` and `@boundary` away"
+def journal_error(config: Config) -> ConfigError:
+    """The refusal to rebuild metadata of a tier that has a journal. Reads the journal."""
+    said = (
+        f"the tier in {directory_of(config)} has a journal, which is not replaced: `rebuild` "
+        f"without --metadata makes lost files again; "
     )
+    if store_at(place_of(config)).call(_is_journal_whole):
+        return ConfigError(f"{said}the journal is whole")
+    return ConfigError(
+        f"{said}if the journal is damaged for good, move its `@journal`, `@snapshot` and "
+        f"`@boundary` away"
+    )
+
+
+async def _is_journal_whole(store: ObjectStore) -> bool:
+    loaded = await JournalReader(store, JournalOptions()).load_whole_part()
+    return loaded.damage is None and loaded.state.sequence > 0
 
 
 class Logs(NamedTuple):
@@ -222,7 +234,7 @@ def remake_objects(
         listed = store_at(place).call(_listed)
     metadata = (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX)
     if any(one.name.startswith(metadata) and not ClaimName.parse(one.name) for one in listed):
-        raise ConfigError(journal_text(where))
+        raise journal_error(config)
     if not dry_run:
         _refuse_living_owner(config, where)
     logs = _logs(config, engine, place, listed, split_bytes, progress)
@@ -449,7 +461,7 @@ def remake(
         return remake_objects(
             found, engine, split_bytes=split_bytes, dry_run=dry_run, progress=progress
         )
-    refuse_journal(root)
+    refuse_journal(found)
     refuse_any_owner(root)
     files = log_files(root)
     if not files:
@@ -459,7 +471,7 @@ def remake(
         if not dry_run:
             staged = StagedFiles.begin(root)
             stack.callback(staged.close)
-            refuse_journal(root)
+            refuse_journal(found)
         first_free = first_free_number(root)
         job = RemakeJob(found, place_of(found), files, split_bytes, progress, first_free)
         directory = ""
@@ -504,15 +516,17 @@ def refuse_second_store(config: Config) -> None:
         )
 
 
-def refuse_journal(root: Path) -> None:
-    """Refuse a tier that has metadata.
+def refuse_journal(config: Config) -> None:
+    """Refuse a tier in a directory that has metadata.
 
     Raises:
         ConfigError: it has a journal, or a part of one.
     """
+    root = directory_of(config)
+    assert isinstance(root, Path), "the tier is in a directory"
     for prefix in (JOURNAL_PREFIX, SNAPSHOT_PREFIX, BOUNDARY_PREFIX):
         if any((root / prefix).glob("*")):
-            raise ConfigError(journal_text(root))
+            raise journal_error(config)
 
 
 def log_files(root: Path) -> list[SegmentFile]:
