@@ -239,11 +239,12 @@ def _owner_text(status: TierStatus, now_ms: int) -> str:
     if status.owner_state == NONE:
         return "no process has owned it"
     age = "" if status.last_sign_ms is None else _age_text(now_ms - status.last_sign_ms)
+    last = f", last sign {age} ago" if age else ""
     words = {
-        LIVES: f"lives, last sign {age} ago",
+        LIVES: f"lives{last}",
         ENDED: "has ended cleanly",
-        GONE: f"is gone without a clean end, last sign {age} ago: start it again",
-        SILENT: f"silent for {age}: start it again, or a standby",
+        GONE: f"is gone without a clean end{last}: start it again",
+        SILENT: f"silent{f' for {age}' if age else ''}: start it again, or a standby",
     }
     version = f", tieredstore {status.owner_version}" if status.owner_version else ""
     return f"{status.owner}{version}, epoch {status.epoch}: {words[status.owner_state]}"

@@ -10,7 +10,15 @@ from provider.clock import SystemClock
 from tests.support.cli import run
 from tests.test_tieredstore.metrics.test_follower_page import Served, served
 from tieredstore.process_name import ProcessLife
-from tieredstore.reader.status import GONE, LIVES, SILENT, SILENT_S, state_of
+from tieredstore.reader.status import (
+    GONE,
+    LIVES,
+    SILENT,
+    SILENT_S,
+    TierStatus,
+    state_of,
+    status_rows,
+)
 
 __all__ = ["served"]
 
@@ -45,6 +53,38 @@ def test_an_owner_elsewhere_lives_while_its_signs_are_younger_than_its_lease() -
         assert state_of(text, ProcessLife.UNKNOWN, None) == SILENT
         assert state_of(text, ProcessLife.GONE, young) == GONE
         assert state_of(text, ProcessLife.LIVES, old) == LIVES
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (LIVES, "process 1, epoch 1: lives"),
+        (GONE, "process 1, epoch 1: is gone without a clean end: start it again"),
+        (SILENT, "process 1, epoch 1: silent: start it again, or a standby"),
+    ],
+)
+def test_an_owner_without_a_sign_has_no_age(state: str, words: str) -> None:
+    status = TierStatus(
+        cluster="C",
+        broker="b",
+        location="tier",
+        epoch=1,
+        owner="process 1",
+        owner_state=state,
+        owner_version="",
+        last_sign_ms=None,
+        queues=0,
+        messages=0,
+        lost=0,
+        commit_log_bytes=0,
+        first_timestamp=None,
+        last_timestamp=None,
+        stored_bytes=0,
+        garbage_objects=0,
+        process=None,
+        cost=None,
+    )
+    assert status_rows(status, 0)[0] == ("owner", words)
 
 
 @pytest.mark.slow
