@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from os.path import samestat
@@ -208,6 +209,9 @@ class TierMemory:
         self._known = None if config.start.is_new_tier else self._read()
         self._directory = path.parent.parent
         self._identity = self._stat() if is_in_store else None
+        self._writing = threading.Lock()
+        """A caller that is cancelled leaves its thread behind."""
+        self._is_failing = False
 
     def __repr__(self) -> str:
         return f"<TierMemory {self._path}: {self._known}>"
@@ -275,7 +279,14 @@ class TierMemory:
             )
 
     def keep(self, state: TierState) -> None:
-        """Write down the identity of the tier that the store has now. A failure is logged."""
+        """Write down the identity of the tier that the store has now. A failure is logged.
+
+        `state`: the owner's own, which goes on.
+        """
+        with self._writing:
+            self._keep(state)
+
+    def _keep(self, state: TierState) -> None:
         broker = state.broker
         where = str(directory_of(self._config))
         known = KnownTier(
@@ -293,12 +304,16 @@ class TierMemory:
             draft.replace(self._path)
             sync_directory(str(self._path.parent))
         except OSError as error:
-            LOGGER.warning(
-                "the identity of the tier cannot be kept, so an empty place would not be noticed: "
-                "%s: %s",
-                self._path,
-                (error.strerror or "").lower(),
-            )
+            if not self._is_failing:
+                LOGGER.warning(
+                    "the identity of the tier cannot be kept, so an empty place would not be "
+                    "noticed: %s: %s",
+                    self._path,
+                    (error.strerror or "").lower(),
+                )
+            self._is_failing = True
+        else:
+            self._is_failing = False
         self._known = known
 
     def _stat(self) -> os.stat_result | None:

@@ -299,8 +299,18 @@ async def _showing_life(
     if memory is not None:
         memory.tell_of_copy(tier.state)
         await asyncio.to_thread(memory.keep, tier.state)
+
+    async def know_entries() -> None:
+        """Write down new entries at each interval, for an owner that is killed."""
+        known = tier.state.sequence
+        while memory is not None and not tier.journal.is_over:
+            await clock.sleep(interval_s)
+            if tier.state.sequence != known:
+                known = tier.state.sequence
+                await asyncio.to_thread(memory.keep, tier.state)
+
     try:
-        async with running([heartbeat.begin, heartbeat.run]):
+        async with running([heartbeat.begin, heartbeat.run, know_entries]):
             yield
     except Exception as error:
         if isinstance(fenced := cause(error), Fenced):

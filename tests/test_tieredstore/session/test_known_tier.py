@@ -1,6 +1,7 @@
 """A store knows its tier: another tier, or an empty place, is refused without an explicit word."""
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tieredstore
+from provider.clock import SystemClock
 from provider.errors import Unavailable
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.main import cli
@@ -17,6 +19,7 @@ from tieredstore.config.sources import ConfigError
 assert tieredstore.TieredMessageStore  # its imports read files, so they are not left to a loop
 
 AT_ONCE = {"tieredStoreGroupCommitTimeout": 50}
+BEATS = {**AT_ONCE, "tieredStoreOwnerHeartbeatInterval": 100, "tieredStoreOwnerLease": 300}
 
 
 async def life(
@@ -129,6 +132,36 @@ def test_a_tier_that_was_put_back_from_a_copy_is_told(
     shutil.rmtree(tier)
     (tmp_path / "copy").rename(tier)
     assert tiered(store, tier) == 7
+    assert "the tier was put back from a copy: it ended at entry" in caplog.text
+
+
+def test_a_copy_of_a_killed_owners_tier_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store knows the entries that were written since its start, for no clean end said so."""
+    store, tier, copy = tmp_path / "hot", tmp_path / "tier", tmp_path / "copy"
+    memory = store / "config" / "tieredStore.json"
+
+    async def killed() -> None:
+        async with tieredstore.open_store(store, tier, broker="b1", settings=BEATS) as opened:
+            await put_and_tier(opened)
+            shutil.copytree(tier, copy)
+            await put_and_tier(opened)
+            newest = max(int(one.name) for one in tier.glob("*/*/@journal/*"))
+            while json.loads(memory.read_text())["sequence"] < newest:
+                await SystemClock().sleep(0.01)
+            shutil.copy(memory, tmp_path / "at the kill")
+
+    async def put_and_tier(opened: tieredstore.TieredMessageStore) -> None:
+        put = await opened.put_message(tieredstore.NewMessage("Orders", 0, b"body"))
+        while await opened.commit_offset("Orders", 0) <= put.queue_offset:
+            await SystemClock().sleep(0.01)
+
+    asyncio.run(killed())
+    shutil.copy(tmp_path / "at the kill", memory)
+    shutil.rmtree(tier)
+    copy.rename(tier)
+    assert tiered(store, tier) == 3
     assert "the tier was put back from a copy: it ended at entry" in caplog.text
 
 
