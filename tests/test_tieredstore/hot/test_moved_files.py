@@ -18,6 +18,7 @@ from tests.support.hot_store import appender_at, new_message, put, readable
 from tieredstore.hot.log import directory
 from tieredstore.hot.log.directory import InUse
 from tieredstore.hot.options import HotWriteOptions
+from tieredstore.hot.reading import first_with_record, read_messages
 
 OPTIONS = HotWriteOptions(commit_log_bytes=1 << 16, consume_queue_bytes=6000)
 LOG = "commitlog/" + "0" * 20
@@ -193,6 +194,32 @@ def test_an_append_without_descriptors_leaves_nothing(
         assert {queue: len(found) for queue, found in readable(again)[0].items()} == ends
         assert not caplog.text
         again.close()
+
+
+def test_a_deletion_without_descriptors_leaves_no_bounds_of_files_that_are_gone(
+    tmp_path: Path,
+) -> None:
+    """Nor is a later file deleted before it is durable."""
+    few, queue = FewDescriptors(errno.EMFILE), QueueId("Orders", 0)
+    with appender_at(tmp_path) as store, patch("os.open", few.open):
+        put(store, [new_message(number) for number in range(120)])
+        store.flush_queues()
+        first, second, third = store.log.bases[:3]
+        few.left = 2  # of `durableEnds` and its copy
+        with pytest.raises(OSError, match="open files"):
+            store.delete_oldest([first])
+        few.left = 1 << 30
+        at = first_with_record(store, queue)
+        assert at > 0
+        assert read_messages(store, queue, at, 1, 1)[0].body == new_message(at).body
+        few.left = 0
+        with pytest.raises(OSError, match="open files"):
+            store.log.delete_oldest()
+        assert store.log.bases[0] == second, "the first deletion is not durable yet"
+        few.left = 1 << 30
+        store.delete_oldest([second])
+        assert store.log.min_position == third
+        store.close()
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ETIMEDOUT, errno.EACCES])

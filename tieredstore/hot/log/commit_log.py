@@ -105,6 +105,8 @@ class CommitLogWriter:
         """Held while the written file is synced, and while the next one replaces it."""
         self._entry_due = False
         """Whether the directory entry of a new file may not be durable yet."""
+        self._deletion_due = False
+        """Whether the deletion of a file may not be durable yet."""
 
     def __repr__(self) -> str:
         return f"<CommitLogWriter {self.directory}: {len(self.bases)} files>"
@@ -308,20 +310,29 @@ class CommitLogWriter:
     def delete_oldest(self) -> None:
         """Delete the oldest file; never the last one.
 
+        Durable on return, before the next one: so no power failure leaves a hole.
+
         Raises:
-            OSError: it cannot be deleted.
+            OSError: it cannot be deleted, or that cannot be made durable; the next call does it.
         """
         assert len(self.bases) > 1, "the file that is written to stays"
+        self._sync_deletion()
         with self._lock:  # first, so that a read that misses the file sees the new list
             base, self.bases = self.bases[0], self.bases[1:]
         try:
             self.path(base).unlink(missing_ok=True)
-            self._reads.forget(self._name(base))
-            sync_directory(str(self.directory))  # in order, so that no power failure leaves a hole
         except OSError:
             with self._lock:
                 self.bases = [base, *self.bases]
             raise
+        self._reads.forget(self._name(base))
+        self._deletion_due = True
+        self._sync_deletion()
+
+    def _sync_deletion(self) -> None:
+        if self._deletion_due:
+            sync_directory(str(self.directory))
+            self._deletion_due = False
 
     def close(self) -> None:
         """Close all files. Idempotent. A later write or read opens them again."""
