@@ -194,6 +194,31 @@ def test_each_query_reads_what_is_published(spark: "SparkSession", tier: LivingT
     check()
 
 
+def test_a_session_that_pushes_no_filter_reads_no_old_plan(
+    spark: "SparkSession", tier: LivingTier
+) -> None:
+    """Neither another one, which has the view alone, nor one whose setting was taken back."""
+    frame = tiers.messages(spark, tier.url, columns=COLUMNS, broker="b")
+    frame.createOrReplaceGlobalTempView("everywhere")
+    assert found(frame) == wanted(tier)
+    other = spark.newSession()
+    assert other.conf.get(tiers.PLANS_AGAIN) == "false"
+    try:
+        assert found(other.table("global_temp.everywhere")) == wanted(tier)
+        tier.grow(1)
+        with pytest.raises(PySparkException, match=TOO_OLD):
+            found(other.table("global_temp.everywhere"))
+        assert found(frame) == wanted(tier)
+        tier.grow(1)
+        spark.conf.set(tiers.PLANS_AGAIN, "false")
+        with pytest.raises(PySparkException, match=TOO_OLD):
+            found(frame)
+    finally:
+        tiers.register(spark)
+        spark.catalog.dropGlobalTempView("everywhere")
+    assert found(frame) == wanted(tier)
+
+
 def test_a_view_of_sql_is_planned_by_each_query_with_a_filter(
     spark: "SparkSession", tier: LivingTier
 ) -> None:

@@ -98,7 +98,7 @@ def table(
         ConfigError: there is no such table or column; names the nearest.
     """
     register(spark)
-    from tieredstore.offline.spark.options import FORMAT, KEPT_PLAN, brokers_named  # noqa: PLC0415 - with all of a tier
+    from tieredstore.offline.spark.options import FORMAT, KEPT_PLAN, OF_PUSHED, brokers_named  # noqa: PLC0415 - with all of a tier
     from tieredstore.offline.tables.schemas import columns_of, sql_types  # noqa: PLC0415 - needs Arrow
 
     given = {option: option_text(value) for option, value in options.items()}
@@ -107,7 +107,7 @@ def table(
     made = wanted if QUEUE_ID in wanted else (*wanted, QUEUE_ID)
     reader = spark.read.format(FORMAT).schema(sql_types(name, made, of_brokers=of_brokers))
     # Each query is planned, but for what a cache has lost and reads again.
-    reader = reader.option("table", name).option(KEPT_PLAN, "use")
+    reader = reader.option("table", name).option(KEPT_PLAN, OF_PUSHED)
     for option, value in given.items():
         reader = reader.option(option, value)
     return reader.load(os.fspath(where)).where(EACH_ROW).select(*wanted)

@@ -30,6 +30,9 @@ from tieredstore.reader.cursor import is_span, parse_moment
 
 FORMAT: Final = "tieredstore"
 KEPT_PLAN: Final = "keptPlan"
+OF_PUSHED: Final = "pushed"
+"""Of the DataFrames that we make: as `use` in a session that pushes their filter, which then plans
+each query, and as `fail` in another one."""
 MESSAGES = "messages"
 TABLES: Final = (MESSAGES, "units", "keys", "segments", "gaps")
 """As `tables/schemas.py` has them, which needs Arrow."""
@@ -61,7 +64,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "damaged": "fail (default): a damaged message ends the job; skip: it is skipped.",
     KEPT_PLAN: "fail (default): a query that has the plan of an earlier one, as Spark gives it "
     "where no filter is pushed, is an error once the tier has other rows or brokers; use: it "
-    "reads that plan.",
+    "reads that plan; pushed, of tiers.messages: use in a session that pushes filters, else fail.",
     "pushFilters": "Of older programs, without effect: the scans of a DataFrame share what Spark "
     "pushes into a source in Python. The options choose what is read.",
     "maxRowsPerTrigger": "Messages of one batch of a stream, at most, shared among the queues.",
@@ -86,7 +89,7 @@ class TableOptions:
     wanted: WantedMessages
     split_bytes: int
     skips_damage: bool
-    uses_kept_plans: bool
+    kept_plan: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ def table_options(given: Mapping[str, str], *, now_ms: int) -> TableOptions:
         wanted,
         values.number("splitBytes", SPLIT_BYTES, least=SPLIT_BYTES_MIN),
         skips_damage=values.choice("damaged", ("fail", "skip")) == "skip",
-        uses_kept_plans=values.choice(KEPT_PLAN, ("fail", "use")) == "use",
+        kept_plan=values.choice(KEPT_PLAN, ("fail", "use", OF_PUSHED)),
     )
 
 

@@ -23,10 +23,12 @@ from provider.errors import NotFound
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.scan.planning import TierAddress
 from tieredstore.offline.scan.split import Seen
+from tieredstore.offline.spark import PLANS_AGAIN
 from tieredstore.offline.spark.conversion import ToSpark, keep_what_is_loaded
 from tieredstore.offline.spark.options import (
     FORMAT,
     MESSAGES,
+    OF_PUSHED,
     TableOptions,
     brokers_named,
     stream_options,
@@ -173,7 +175,7 @@ class TableReader(DataSourceReader):
         queues.update(state.queues)
         origin = () if is_one else (address.cluster or "", address.broker or "")
         made = [TablePartition(part, origin) for part in parts or [None]]
-        if address.java_metadata is None and not options.uses_kept_plans:
+        if address.java_metadata is None and options.kept_plan != "use":
             rows = rows_seen(state, table, wanted)
             made[0].plan = TablePlan(now_ms, table, wanted, place, Seen.of(state), rows)
         return made
@@ -182,7 +184,12 @@ class TableReader(DataSourceReader):
         """The rows of a part; raises as `rows_of`, and `Expired` where the plan is too old."""
         if isinstance(partition, TablePartition):
             plan, part = partition.plan, partition.part
-            if plan is not None and _query_began_ms() > plan.planned_ms and has_changed(plan):
+            if (
+                plan is not None
+                and (self._options.kept_plan != OF_PUSHED or _property(PLANS_AGAIN) != "true")
+                and _query_began_ms() > plan.planned_ms
+                and has_changed(plan)
+            ):
                 raise Expired(
                     f"{FRAME} was planned before this query: {AGAIN}", plan.place.location
                 )
@@ -194,12 +201,17 @@ class TableReader(DataSourceReader):
         keep_what_is_loaded()
 
 
+def _property(name: str) -> str | None:
+    """A property of this task's query: Spark gives it the settings of the session."""
+    task = TaskContext.get()
+    return None if task is None else task.getLocalProperty(name)
+
+
 def _query_began_ms() -> int:
     """Time at which this task's query was made, or begun again, by the driver's clock, Unix ms.
 
     0 if that is not known. Spark 4.3 has the time in the query's id, a UUID of version 7.
     """
-    task = TaskContext.get()
-    text = None if task is None else task.getLocalProperty(QUERY_ID)
+    text = _property(QUERY_ID)
     found = UUID(text) if text else None
     return found.int >> 80 if found is not None and found.version == 7 else 0  # noqa: PLR2004 - RFC 9562
