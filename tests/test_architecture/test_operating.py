@@ -347,6 +347,18 @@ def test_the_unit_starts_a_follower_and_ends_it_in_time() -> None:
     assert int(stop_s) >= 1.5 * ends_s
 
 
+def test_no_unit_starts_before_the_volumes_that_it_uses() -> None:
+    """Else a place that is not mounted yet looks like an empty one."""
+    services = [name for name in UNITS if name.endswith(".service")]
+    assert UNIT.name in services
+    for name in services:
+        text = (CONF / name).read_text()
+        used = re.findall(r"^Read(?:Only|Write)Paths=-(.*)$", text, re.MULTILINE)
+        (mounts,) = re.findall(r"^RequiresMountsFor=(.*)$", text, re.MULTILINE)
+        assert used
+        assert mounts.split() == used
+
+
 def test_each_timer_has_its_service_with_a_command_and_the_same_sandbox() -> None:
     follower = UNIT.read_text()
     sandbox = follower[follower.index("ProtectHome=") : follower.index("\n[Install]")]

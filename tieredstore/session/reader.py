@@ -295,7 +295,7 @@ async def _open_ours(
 
 
 def no_journal_error(directory: Location) -> NotFound:
-    """The error of a place without a journal, by what else is there."""
+    """Return the error of a place without a journal; it depends on the files there."""
     if isinstance(directory, TierUrl):
         reason = "there is no journal here, so there is no tier of this broker"
     elif is_there(directory / LOCK_NAME):

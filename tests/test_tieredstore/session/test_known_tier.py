@@ -152,7 +152,7 @@ def test_a_copy_of_a_killed_owners_tier_is_told(
                 await SystemClock().sleep(0.01)
             shutil.copy(memory, tmp_path / "at the kill")
 
-    async def put_and_tier(opened: tieredstore.TieredMessageStore) -> None:
+    async def put_and_tier(opened: Any) -> None:
         put = await opened.put_message(tieredstore.NewMessage("Orders", 0, b"body"))
         while await opened.commit_offset("Orders", 0) <= put.queue_offset:
             await SystemClock().sleep(0.01)
