@@ -232,9 +232,11 @@ def process_life(where: Location, owner: str) -> ProcessLife:
     said = ProcessName.parse(owner)
     if said is None:  # no process of ours is named so
         return ProcessLife.GONE
-    if said.is_detailed:
-        if said.is_ours:
-            return ProcessLife.LIVES if owner in _OWNED_HERE else ProcessLife.GONE
+    if owner in _OWNED_HERE:
+        return ProcessLife.LIVES
+    if said.is_ours:
+        return ProcessLife.GONE
+    if said.is_detailed or said.beat_s:  # without details only its signs tell
         return said.life()
     # A program before decision 0051: it shows no signs, and holds the lock of a directory.
     if isinstance(where, Path) or (is_of_this_host(owner) and not _runs(said.pid)):

@@ -234,9 +234,11 @@ async def test_a_living_owner_elsewhere_is_found_within_its_heartbeat() -> None:
     await journal.close()
 
 
-async def test_a_dead_owner_elsewhere_keeps_the_tier_for_its_lease() -> None:
+@pytest.mark.parametrize("owner", ["", f"{socket.gethostname()}:{2**22} since x;beat=30;id=0a"])
+async def test_a_dead_owner_elsewhere_keeps_the_tier_for_its_lease(owner: str) -> None:
+    """Elsewhere, or where it could not name its process."""
     rival = Rival()
-    journal = await rival.begin()
+    journal = await rival.begin(owner)
     asked = asyncio.create_task(raised(rival.start().permit(journal.state.broker)))
     began_s = rival.clock.monotonic_s()
     await threads_rest(asked, rival.clock)
@@ -392,6 +394,16 @@ def test_an_owner_of_an_older_program_is_judged_by_what_it_wrote(tmp_path: Path)
     parent = f"{here}:{os.getppid()} since 2026-11-22T11:42:11Z"
     assert process_life(url, parent) == ProcessLife.UNKNOWN
     assert process_life(url, "elsewhere:1 since 2026-11-22T11:42:11Z") == ProcessLife.UNKNOWN
+
+
+@pytest.mark.parametrize("lacks", ["boot", "pidns", "start"])
+def test_signs_judge_an_owner_that_could_not_name_its_process(lacks: str, tmp_path: Path) -> None:
+    """Some sandboxes show no boot id (`ProcSubset=pid`), and containers may share a host name."""
+    said = [f"{socket.gethostname()}:{2**22} since 2026-11-22T11:42:11Z"]
+    said += [one for one in ("boot=b", "pidns=1", "start=2") if not one.startswith(lacks)]
+    owner = ";".join([*said, "version=0.1.0", "beat=30", "id=0a"])
+    for where in (tmp_path, location_at("memory://bucket/t")):
+        assert process_life(where, owner) == ProcessLife.UNKNOWN
 
 
 @pytest.mark.parametrize(
