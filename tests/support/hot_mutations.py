@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -28,8 +28,11 @@ HEAD_BYTES = 2000
 Mutation = Callable[[Path, Random], None]
 
 
-def write(root: Path, rng: Random, *, end: str) -> None:
-    """A store with a deleted topic, one that was created again, and retention; then `end` it."""
+def write(root: Path, rng: Random, *, end: str, older: Path) -> None:
+    """A store with a deleted topic, one that was created again, and retention; then `end` it.
+
+    `older` becomes a copy of it from before the last third.
+    """
     with appender_at(root, OPTIONS) as store:
         for number in range(150):
             topic, queue_id = rng.choice(QUEUES[:3])
@@ -43,6 +46,8 @@ def write(root: Path, rng: Random, *, end: str) -> None:
             put(store, [new_message(number, topic=topic, queue_id=queue_id, body_bytes=body_bytes)])
             if number % 50 == 0:
                 store.flush_queues()
+            if number == 100:
+                shutil.copytree(root, older)
         if end == "closed":
             store.close()
         elif end == "durable":
@@ -167,7 +172,7 @@ class Judge:
         self._whole: dict[str, tuple[dict[QueueId, list[bytes]], dict[QueueId, int]]] = {}
         for end in ("closed", "durable", "killed"):
             root = self.directory / end
-            write(root, Random(self.seed), end=end)
+            write(root, Random(self.seed), end=end, older=self.directory / f"older {end}")
             copy = self.directory / "copy"
             shutil.copytree(root, copy)
             with appender_at(copy, OPTIONS) as store:
@@ -188,7 +193,35 @@ class Judge:
                 name = rng.choice(sorted(MUTATIONS))
                 MUTATIONS[name](path, rng)
                 done.append(f"{name} {path.relative_to(copy)}")
-        said = f"{number}: {end}: {', '.join(done)}"
+        self._judge(copy, end, f"{number}: {end}: {', '.join(done)}")
+
+    def judge_older(self, end: str, names: Sequence[str]) -> None:
+        """Put files or directories of a copy of a store back from an older one, and open it.
+
+        A copy that is refused is opened again: it stays refused.
+        """
+        older, copy = self.directory / f"older {end}", self.directory / "copy"
+        shutil.copytree(self.directory / end, copy)
+        for name in names:
+            if (older / name).is_dir():
+                shutil.rmtree(copy / name)
+                shutil.copytree(older / name, copy / name)
+            else:
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(older / name, copy / name)
+        said, refused = f"{end}: older {', '.join(names)}", self.counts["refused"]
+        again = self.directory / "again"
+        self._judge(copy, end, said, again=again)
+        if self.counts["refused"] > refused:
+            refused = self.counts["refused"]
+            self._judge(again, end, said)
+            if self.counts["refused"] == refused:
+                self.failures.append(f"{said}: it was refused once alone")
+        else:
+            shutil.rmtree(again)
+
+    def _judge(self, copy: Path, end: str, said: str, *, again: Path | None = None) -> None:
+        """Open a store, and note what is wrong. Move it to `again`, or remove it."""
         handler = _Notes(self._logged)
         logger = logging.getLogger("tieredstore.hot")
         logger.addHandler(handler)
@@ -201,7 +234,7 @@ class Judge:
             self.failures.append(f"{said}: {error!r}")
         finally:
             logger.removeHandler(handler)
-            shutil.rmtree(copy)
+            shutil.rmtree(copy) if again is None else copy.rename(again)
 
     def _open(self, copy: Path, end: str, said: str) -> None:
         whole, ends = self._whole[end]

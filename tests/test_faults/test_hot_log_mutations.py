@@ -29,6 +29,28 @@ def test_mutations_of_every_file(
     assert judge.counts >= (Counter(set(BY_DAY)) if seed else BY_DAY)
 
 
+STATE = ("durableEnds", "durableEnds.copy", "checkpoint")
+
+
+@pytest.mark.parametrize("end", ["closed", "durable", "killed"])
+def test_older_copies_of_each_file_and_of_some_together(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
+    judge = Judge(tmp_path, 0)
+    older = tmp_path / f"older {end}"
+    files = [str(one.relative_to(older)) for one in sorted(older.rglob("*")) if one.is_file()]
+    for name in files:
+        if name not in {"lock", "abort"}:
+            judge.judge_older(end, [name])
+    for names in (["config"], ["consumequeue"], ["commitlog"], STATE, ["commitlog", *STATE]):
+        judge.judge_older(end, names)
+    assert judge.failures == []
+    assert judge.counts["opened"] > len(files)
+    assert judge.counts["refused"] or end != "closed"
+
+
 def test_a_last_file_that_lost_its_records_beside_their_units_is_told(tmp_path: Path) -> None:
     """Two mutations at once leave what a crash before the append would, but for the length."""
     judge = Judge(tmp_path, 33)
