@@ -24,7 +24,7 @@ from http import HTTPStatus
 from pathlib import Path
 from threading import Lock, Thread
 from traceback import clear_frames
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 from weakref import finalize
 from xml.etree import ElementTree
@@ -438,6 +438,10 @@ _RUNTIME_PROCESS: list[int] = []
 """Id of the process in which the library's runtime started, if it has."""
 
 
+Use = Literal["uploading", "single", "deleting"]
+"""Uses of a bucket besides reads and listings."""
+
+
 class Clients:
     """Clients of one bucket: for reads, uploads, creates, single deletions, and listings.
 
@@ -447,7 +451,7 @@ class Clients:
     """
 
     def __init__(self, bucket: str, options: S3Options, *, credentials: Credentials) -> None:
-        """Create the clients without a request. Blocking: may read a profile or certificates.
+        """Create the clients of readers without a request. Blocking: may read files of credentials.
 
         Raises:
             ValueError: the endpoint of the environment is wrong.
@@ -459,9 +463,13 @@ class Clients:
         self.place = reach.place
         quiet_s_max, retries_max = options.quiet_s_max, options.retries_max
         self.repeating = reach.client(retries_max, quiet_s_max)
-        self.uploading = reach.client(retries_max)
-        self.single = reach.client(0)
-        self.deleting = reach.client(retries_max, quiet_s_max, disable_bulk_delete=True)
+        self._makers: Mapping[Use, Callable[[], S3Store]] = {
+            "uploading": partial(reach.client, retries_max),
+            "single": partial(reach.client, 0),
+            "deleting": partial(reach.client, retries_max, quiet_s_max, disable_bulk_delete=True),
+        }
+        self._made: dict[Use, S3Store] = {}
+        self._making = Lock()
         self.lister = BucketLister(
             reach.url,
             options,
@@ -470,6 +478,16 @@ class Clients:
             proxy=reach.proxy,
             trusted=reach.trusted,
         )
+
+    async def of(self, use: Use) -> S3Store:
+        """Return a client that readers do not need. Making it reads the certificates, for 7 ms."""
+        return self._made.get(use) or await asyncio.to_thread(self._make, use)
+
+    def _make(self, use: Use) -> S3Store:
+        with self._making:  # concurrent first calls wait for one of them
+            if use not in self._made:
+                self._made[use] = self._makers[use]()
+            return self._made[use]
 
     def close(self) -> None:
         """Close the connections of the listing client. The library closes its own."""

@@ -8,11 +8,12 @@ from itertools import cycle
 from typing import Any
 
 import pytest
+from obstore.store import S3Store
 
 from provider.errors import AlreadyExists, Denied, NotFound, StoreError, Unauthorized, Unavailable
 from provider.object.store import FsspecStore, open_object_store
 from provider.ranges import ByteRange
-from provider.s3 import file_system
+from provider.s3 import client, file_system
 from provider.s3.client import Clients, ListingFailed, parsed
 from tests.support.odd_s3 import OddS3, Refusal
 
@@ -372,13 +373,24 @@ async def test_concurrent_first_calls_share_the_clients_of_a_bucket(
             super().__init__(*args, **more)
             made.append(self)
 
+    stores = list[object]()
+
+    def counted(*args: Any, **more: Any) -> S3Store:
+        stores.append(None)
+        return S3Store(*args, **more)
+
     monkeypatch.setattr(file_system, "Clients", Counted)
+    monkeypatch.setattr(client, "S3Store", counted)
     with serving() as server:
         store = opened(server)
         async with asyncio.TaskGroup() as group:
             for _ in range(20):
                 group.create_task(store.size("@parts/a"))
-    assert len(made) == 1
+        assert len(made) == len(stores) == 1, "a reader needs one client"
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(store.create(f"@parts/{number}", [b"body"]))
+    assert (len(made), len(stores)) == (1, 2)
 
 
 AWS = (
