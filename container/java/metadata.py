@@ -10,6 +10,7 @@ import orjson
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import INT64_MAX
+from container.record.unit import UNIT_BYTES
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 from provider.ranges import QueueOffset
@@ -157,6 +158,20 @@ class JavaMetadata:
     """Last topic id that was assigned."""
     offsets: Mapping[FileKey, KnownOffsets] = field(default_factory=dict[FileKey, KnownOffsets])
     """Offsets of those queues of our tier that have gaps or hold no message."""
+
+    def all_offsets(self) -> dict[FileKey, KnownOffsets]:
+        """Return the offsets of every queue; those of queues without gaps by their units."""
+        units = self.segments[SegmentType.CONSUME_QUEUE]
+        found = {
+            key: KnownOffsets(
+                QueueOffset(files[0].base_offset // UNIT_BYTES),
+                QueueOffset((files[-1].base_offset + files[-1].size) // UNIT_BYTES),
+                (),
+            )
+            for key, files in units.items()
+            if files
+        }
+        return found | dict(self.offsets)
 
 
 SEGMENT_FIELDS = {

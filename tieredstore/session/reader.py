@@ -192,14 +192,14 @@ async def open_reader(
 
 
 def known_offsets(config: Config, raw: bytes, path: str) -> "dict[QueueId, KnownOffsets]":
-    """Parse the known offsets and gaps of the configured broker from a metadata export.
+    """Parse the offsets and gaps of the configured broker's queues from a metadata export.
 
     `raw` is the content of the file `path`. Queues of other brokers are left out.
 
     Raises:
         ConfigError: the file is no metadata export.
     """
-    offsets = _parse_java(raw, path).offsets
+    offsets = _parse_java(raw, path).all_offsets()
     return {key.queue: one for key, one in offsets.items() if key.broker_name == config.broker}
 
 

@@ -162,7 +162,7 @@ def test_m2_a_shortened_newest_file_is_named_and_nothing_is_dropped_without_a_wo
     refused = tier.run("metadata", "import", tier.backup, status=1)
     assert f"A/0 cannot be imported: the file has {left:,} bytes" in refused.err
     assert f"{size - left:,} bytes are lost (A/0/{kind}/{newest.name}" in refused.err
-    assert "`tieredstore rebuild --metadata`" in refused.err
+    assert "`tieredstore rebuild --metadata --backup FILE`" in refused.err
     assert "move" not in refused.err
     assert not list(tier.directory.glob("@journal/*"))
     partly = ("metadata", "import", tier.backup, "--partly", "A/0", "--json")
@@ -174,6 +174,30 @@ def test_m2_a_shortened_newest_file_is_named_and_nothing_is_dropped_without_a_wo
     tier.tier()  # the broker has them still
     assert tier.bodies("A") == list(range(30))
     assert tier.run("check", "--json").rows == []
+
+
+@pytest.mark.parametrize("settings", [(), SEGMENTS], ids=["one file", "many files"])
+@pytest.mark.parametrize(("queue", "end"), [("A", 40), ("B", 180)])
+def test_m2_a_rebuild_names_the_messages_of_the_backup_that_it_lacks(
+    tmp_path: Path, settings: tuple[str, ...], queue: str, end: int
+) -> None:
+    """Also those before a gap at the end of a queue, and a queue without any file."""
+    tier = Tier(tmp_path, *settings)
+    tier.lose()
+    tier.export()
+    newest = tier.newest(f"{queue}/0", "COMMIT_LOG")
+    os.truncate(newest, newest.stat().st_size * 6 // 10)
+    tier.lose_metadata()
+    said = tier.run("rebuild", "--metadata", "--backup", tier.backup, "--json", status=1).rows
+    found = [row for row in said if row.get("finding") == "backup-ahead"]
+    at = next(row["commit_offset"] for row in tier.topics() if row["topic"] == queue)
+    assert [(row["path"], row["position"]) for row in found] == [(f"{queue}/0", at)]
+    assert f"the backup ends at offset {end}" in found[0]["detail"]
+    assert at < end
+    shutil.rmtree(tier.directory / queue)
+    tier.lose_metadata()
+    said = tier.run("rebuild", "--metadata", "--backup", tier.backup, status=1).out
+    assert f"the backup ends at offset {end}, and nothing from 0 on was found" in said
 
 
 def test_m2_units_behind_the_end_of_the_log_are_not_passed_over(tier: Tier) -> None:

@@ -137,7 +137,7 @@ def import_(
     RocketMQ's store must not write to the tier afterwards.
 
     If a message would be left out, nothing is imported: each such queue is named. Bring its files
-    back; or make the metadata from the messages that are there (`tieredstore rebuild --metadata`);
+    back; or make the metadata from the messages there (`rebuild --metadata --backup FILE`);
     or give up the end of the queue with --partly, or the whole queue with --without.
     """
     config = invocation.load_config()
@@ -245,8 +245,8 @@ def _refuse_damage(damage: Mapping[QueueId, StoreError], without: AbstractSet[Qu
     what = "1 queue is" if len(left) == 1 else f"{len(left):,} queues are"
     raise Corrupt(
         f"{what} damaged, so nothing was imported: bring the files back, or rebuild the metadata "
-        f"from all existing messages (`tieredstore rebuild --metadata`); --help has the options "
-        f"that leave messages out",
+        f"from all existing messages (`tieredstore rebuild --metadata --backup FILE`); --help has "
+        f"the options that leave messages out",
         "",
     )
 

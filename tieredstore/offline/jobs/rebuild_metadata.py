@@ -445,7 +445,8 @@ def remake(
     visible together. A run that is killed before leaves no journal, and the next one goes over it.
 
     `known`: of a metadata export. A gap that ends a queue is taken from it, for no message that
-    is left tells of it; so are the gaps' reasons and times.
+    is left tells of it; so are the gaps' reasons and times. A queue that ends below its end there
+    is a finding.
 
     Raises:
         NotFound: there is no tier, or no CommitLog file in it.
@@ -486,7 +487,8 @@ def remake(
         operations, placed, report = job.result(made, is_dry=dry_run)
         operations = [_with_known(one, known or {}) for one in operations]
         strangers = _strangers(root, {name for name, _ in placed}, operations)
-        report = replace(report, findings=[*report.findings, *strangers])
+        lacking = _lacking(operations, known or {})
+        report = replace(report, findings=[*report.findings, *strangers, *lacking])
         if staged is not None and operations:
             for name, target in placed:
                 staged.install(name, f"{directory}/{target}")
@@ -500,6 +502,21 @@ def _with_known(operation: Operation, known: Mapping[QueueId, KnownOffsets]) -> 
     if not isinstance(operation, PutQueue) or operation.queue.id not in known:
         return operation
     return replace(operation, queue=with_known_gaps(operation.queue, known[operation.queue.id]))
+
+
+def _lacking(
+    operations: Sequence[Operation], known: Mapping[QueueId, KnownOffsets]
+) -> Iterator[Finding]:
+    """Yield the queues that end below their end in an export."""
+    ends = {one.queue.id: one.queue.next_offset for one in operations if isinstance(one, PutQueue)}
+    for queue, export in sorted(known.items()):
+        end = ends.get(queue, export.min_offset)
+        if end < export.next_offset:
+            detail = (
+                f"the backup ends at offset {export.next_offset}, and nothing from {end} on was "
+                f"found: `tier` adds the messages that the broker still has"
+            )
+            yield Finding("backup-ahead", str(queue), end, detail)
 
 
 def refuse_second_store(config: Config) -> None:
