@@ -409,7 +409,8 @@ class ColdSide:
         if self._is_gone:
             reason = (
                 "the tier's journal was removed while the store was open: nothing has been tiered "
-                "since; put the tier back, or begin a new one with --new-tier (new_tier=True)"
+                "since; mount its volume or bring the tier back; if it is lost for good, begin a "
+                "new one with --new-tier (new_tier=True)"
             )
             raise Unavailable(reason, repr(self.tier))
 

@@ -47,8 +47,9 @@ async def test_a_tier_that_is_removed_while_a_store_is_open_is_said_and_ends_in_
             await until(lambda: bool(caplog.records), Patience("nothing is said"))
             assert await store.commit_offset("T", 0) == 1
 
-    with pytest.raises(Unavailable, match="journal was removed while the store was open"):
+    with pytest.raises(Unavailable, match="journal was removed while the store was open") as raised:
         await run()
+    assert "mount its volume or bring the tier back; if it is lost for good" in str(raised.value)
     assert "nothing reaches the tier at present" in caplog.records[0].getMessage()
     with pytest.raises(tieredstore.ConfigError, match="new_tier=True"):
         async with tieredstore.open_store(tmp_path / "store", tier, broker="b", settings=QUICK):
