@@ -99,12 +99,13 @@ def test_topics_that_their_broker_deleted_or_created_again(
     broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poll_schedule, "SHARE_AT_REST", 1.0)  # all queues at every poll
-    named = {"cluster": "C", "broker": "b"}
-    often: dict[str, object] = {"tieredStoreScanInterval": 0, "tieredStorePollInterval": 1}
+    often = {"tieredStoreScanInterval": 0, "tieredStorePollInterval": 1}
     often["tieredStoreExtentMaxSize"] = 1 << 10
 
     async def deleted() -> None:
-        opened = tieredstore.follow(broker.directory, tmp_path / "tier", settings=often, **named)
+        opened = tieredstore.follow(
+            broker.directory, tmp_path / "tier", settings=often, cluster="C", broker="b"
+        )
         async with opened as follower:
             await follower.drain()
             broker.delete_topics("A", "B")
