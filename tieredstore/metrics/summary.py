@@ -57,9 +57,14 @@ def lost_in(gaps: Iterable[Gap], start: int, end: int) -> int:
     """
     lost = 0
     for gap in gaps:
-        is_edge = gap.reason == MADE_AGAIN_REASON and gap.end - gap.start == 1 and gap.end == end
+        is_edge = _is_edge(gap) and gap.end == end
         lost += 0 if is_edge else max(0, min(gap.end, end) - max(gap.start, start))
     return lost
+
+
+def _is_edge(gap: Gap) -> bool:
+    """Whether a gap is the one offset between a deleted queue and the one that was created."""
+    return gap.reason == MADE_AGAIN_REASON and gap.end - gap.start == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +76,13 @@ class Loss:
 
     @property
     def messages(self) -> int:
-        """Number of messages that are lost."""
-        return self.gap.end - self.gap.start
+        """Number of messages that are lost; 0 at the edge of a queue that was created again."""
+        return 0 if _is_edge(self.gap) else self.gap.end - self.gap.start
 
     def __str__(self) -> str:
         """Describe place, reason and prevention in a sentence."""
+        if not self.messages:
+            return f"{self.queue} continues at offset {self.gap.end}: {self.gap.reason}"
         text = (
             f"{self.queue} lost {counted(self.messages, 'message')}, offsets {self.gap.start} to "
             f"{self.gap.end - 1}: {self.gap.reason}"

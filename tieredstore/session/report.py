@@ -191,10 +191,11 @@ class Reporter:
                 for loss in group:
                     LOGGER.error(str(loss))
             else:
+                messages = sum(loss.messages for loss in group)
                 LOGGER.error(
-                    "%s lost %s; `tieredstore topics` lists all. Such as %s",
+                    "%s %s; `tieredstore topics` lists all. Such as %s",
                     counted(len({loss.queue for loss in group}), "queue"),
-                    counted(sum(loss.messages for loss in group), "message"),
+                    f"lost {counted(messages, 'message')}" if messages else "begin above a gap",
                     group[0],
                 )
         self._losses |= {(loss.queue, loss.gap.start) for loss in new}

@@ -9,13 +9,13 @@ from click.testing import CliRunner, Result
 
 import tieredstore
 from container.metadata.queue_table import QueueTable
-from container.metadata.records import Gap, Queue
+from container.metadata.records import MADE_AGAIN_REASON, Gap, Queue
 from container.names.queue_id import QueueId
 from dispatcher.ports import DELETED_REASON
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker
 from tieredstore.cli.main import cli
-from tieredstore.metrics.summary import new_losses
+from tieredstore.metrics.summary import lost_of, new_losses
 
 assert tieredstore.Follower  # its imports read files, so they are not left to a running loop
 
@@ -105,3 +105,14 @@ def test_only_gaps_that_are_new_are_losses() -> None:
         f"A/0 lost 1 message, offsets 20 to 20: {DELETED_REASON}",
         "A/1 lost 3 messages, offsets 5 to 7: rotten",
     ]
+
+
+def test_the_edge_of_a_topic_that_was_made_again_is_no_lost_message() -> None:
+    """The new messages below it are counted by the follower; no message has its offset yet."""
+    queue = QueueId("A", 0)
+    made = Queue(queue, QueueOffset(0), QueueOffset(6), gaps=(gap(5, 6, MADE_AGAIN_REASON),))
+    (loss,) = new_losses({}, QueueTable([made]))
+    assert (loss.messages, lost_of(made)) == (0, 0)
+    assert str(loss) == f"A/0 continues at offset 6: {MADE_AGAIN_REASON}"
+    passed = Queue(queue, QueueOffset(0), QueueOffset(7), gaps=made.gaps)
+    assert lost_of(passed) == 1
