@@ -36,8 +36,8 @@ pytestmark = [
 ]
 
 ROUNDS = int(os.environ.get("KILLS") or by_level(quick=1, full=5, nightly=5))
-DRIVERS = int(os.environ.get("KILLS") or by_level(quick=1, full=2, nightly=5))
-"""Drivers that are killed, each of which has a Java machine of its own."""
+"""Jobs whose workers are killed, in one session; and drivers that are killed, each of which has a
+Java machine of its own."""
 KILLS_MAX = 3
 """Workers that are killed while a job runs: one task may fail three times."""
 FILES_MAX = 15
@@ -46,8 +46,8 @@ PORTIONS = 2
 """Writes of a job, each of half of the messages."""
 EACH = 200
 """Messages of a queue."""
-CLUSTER = pytest.param("local-cluster[2,1,1024]", marks=pytest.mark.nightly)
-MASTERS = ["local[*,4]", CLUSTER]
+MASTERS = ["local[*,4]", "local-cluster[2,1,1024]"]
+CLASSES = "classes.jsa"
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -144,16 +144,31 @@ def tier(tmp_path: Path) -> GrowingTier:
     return made
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    path = tmp_path / "program.py"
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession") -> Iterator[Path]:
+    """The program of all jobs, beside the classes of their Java machines.
+
+    A machine that maps them starts with two thirds of the CPU time.
+    """
+    del spark  # what says that there is no Java
+    place = tmp_path_factory.mktemp("program")
+    path = place / "program.py"
     path.write_text(PROGRAM)
-    return path
+    tier = GrowingTier(place)
+    tier.grow(EACH)
+    job = job_of(path, MASTERS[0], work.__name__, tier, place / "places")
+    job.environment["JDK_JAVA_OPTIONS"] = f"-XX:ArchiveClassesAtExit={path.with_name(CLASSES)}"
+    done = completed(job.command, env=job.environment, cwd=place)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    yield path
+    path.with_name(CLASSES).unlink()  # 150 MB
 
 
 def job_of(program: Path, master: str, function: str, tier: GrowingTier, place: Path) -> Job:
     submit = ["--master", master, "--conf", f"spark.executorEnv.PYTHONPATH={ROOT}"]
-    return submitted(program, function, tier.path, place, scratch=place.parent, submit=submit)
+    job = submitted(program, function, tier.path, place, scratch=place.parent, submit=submit)
+    job.environment["JDK_JAVA_OPTIONS"] = f"-XX:SharedArchiveFile={program.with_name(CLASSES)}"
+    return job
 
 
 def assert_whole(tier: GrowingTier, place: Path) -> None:
@@ -168,7 +183,6 @@ def assert_whole(tier: GrowingTier, place: Path) -> None:
 
 
 @pytest.mark.parametrize("master", MASTERS)
-@pytest.mark.usefixtures("spark")  # what says that there is no Java
 def test_jobs_whose_workers_are_killed_have_each_message_once(
     tier: GrowingTier, program: Path, tmp_path: Path, master: str
 ) -> None:
@@ -180,13 +194,12 @@ def test_jobs_whose_workers_are_killed_have_each_message_once(
 
 
 @pytest.mark.parametrize("master", MASTERS)
-@pytest.mark.usefixtures("spark")  # likewise
 def test_jobs_whose_driver_is_killed_have_each_message_once(
     tier: GrowingTier, program: Path, tmp_path: Path, master: str
 ) -> None:
     """The driver, its Java machines and what tasks they can reach; others end by themselves."""
-    rng, kills, number = random.Random(DRIVERS), 0, 0
-    while kills < DRIVERS:
+    rng, kills, number = random.Random(ROUNDS), 0, 0
+    while kills < ROUNDS:
         job = job_of(program, master, work.__name__, tier, tmp_path / "places" / f"{number}")
         if is_killed(job, tmp_path / "places" / f"{number}", rng):
             kills += 1
