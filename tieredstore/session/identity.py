@@ -390,7 +390,10 @@ def memory_of_follower(config: Config, store_dir: Path) -> TierMemory | None:
     name = hashlib.sha256(whole.encode()).hexdigest()[:NAME_DIGITS]
     directory = state_directory(config)
     if directory is None:
-        LOGGER.debug("no state directory: set tieredStoreStatePath to keep the tier's identity")
+        LOGGER.warning(
+            "the identity of the tier cannot be kept, so an empty place would not be noticed: this "
+            "user has no home directory: set tieredStoreStatePath or tieredStorePinPath"
+        )
         return None
     return TierMemory(directory / f"{name}.json", config, subject=subject, is_in_store=False)
 

@@ -187,6 +187,25 @@ def test_a_follower_knows_its_tier_with_and_without_pins(tmp_path: Path, *, pins
     assert "is another one than the store" in invoke(*words).stderr
 
 
+def test_a_follower_without_a_place_for_its_memory_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user id of a container, without a home: an empty place would not be noticed."""
+
+    def homeless(path: Path) -> Path:
+        raise RuntimeError(path)
+
+    for name in ("STATE_DIRECTORY", "XDG_STATE_HOME", "TIEREDSTORE_TIERED_STORE_STATE_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    broker = FakeBroker(tmp_path / "store")
+    broker.put_many("A", 0, [b"body"])
+    where = ["-D", "brokerName=b", "-D", f"tieredStoreFilePath={tmp_path / 'tier'}"]
+    done = invoke(*where, "tier", str(broker.directory))
+    assert done.exit_code == 0, done.stderr
+    assert "set tieredStoreStatePath or tieredStorePinPath" in done.stderr
+
+
 @pytest.mark.slow
 def test_a_tier_that_was_made_again_from_its_messages_is_the_same(tmp_path: Path) -> None:
     broker = FakeBroker(tmp_path / "store")
