@@ -197,7 +197,8 @@ def test_m2_a_rebuild_names_the_messages_of_the_backup_that_it_lacks(
     shutil.rmtree(tier.directory / queue)
     tier.lose_metadata()
     said = tier.run("rebuild", "--metadata", "--backup", tier.backup, status=1).out
-    assert f"the backup ends at offset {end}, and nothing from 0 on was found" in said
+    wanted = f"the backup ends at offset {end}, and nothing from 0 on was found"
+    assert wanted in " ".join(said.split())  # a table folds it
 
 
 def test_m2_units_behind_the_end_of_the_log_are_not_passed_over(tier: Tier) -> None:
