@@ -61,6 +61,8 @@ class HotLog:
         self._deletions = 0
         self._flush_due = asyncio.Event()
         self._calls = AppendCalls(appender, self._ends, clock, self._flush_due.set)
+        self.append_at_once = self._calls.append_at_once
+        """See `AppendCalls.append_at_once`: a put without a coroutine of its own."""
         self._trimming = asyncio.Lock()
         self._closed = False
         self.is_compared = False
@@ -106,7 +108,7 @@ class HotLog:
 
     async def append(self, message: NewMessage) -> Appended:
         """Append one message; see `append_many`. Costs some 7 us if the event loop writes it."""
-        return self._calls.append_at_once(message) or (await self.append_many([message]))[0]
+        return self.append_at_once(message) or (await self.append_many([message]))[0]
 
     async def append_many(
         self, messages: Sequence[NewMessage], *, together: bool = False

@@ -303,7 +303,8 @@ class LocalMessageStore(TopicCalls):
         """
         if self._doubt:
             self._refuse_unasked()
-        return await self.log.append(message)
+        log = self.log
+        return log.append_at_once(message) or (await log.append_many([message]))[0]
 
     async def put_messages(
         self, messages: Sequence[NewMessage], *, together: bool = False
