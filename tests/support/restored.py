@@ -10,6 +10,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage
+from container.record.unit import FILLER_SIZE
 from provider.testing.manual_clock import ManualClock
 from tests.support.cli import run
 from tests.support.fake_broker import FakeBroker
@@ -117,7 +118,8 @@ def records(root: Path, file_bytes: int) -> list[StoredMessage]:
     """The records of the CommitLog in order, read as after a crash: whole and without a hole."""
     log = CommitLogWriter(root / "commitlog", file_bytes)
     found: list[StoredMessage] = []
-    assert log.bases[0] == file_bytes
+    # A Java broker takes what fillers state for an end up to which their queue is built.
+    assert log.bases[0] - file_bytes <= FILLER_SIZE < log.bases[0]
     for base in log.bases:
         end = base
         for one in scan_file(log, base, base, durable_end=-1):

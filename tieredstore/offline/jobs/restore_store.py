@@ -1,9 +1,9 @@
 """A store directory written from a tier: plan, workers, and the files of the whole directory.
 
 The CommitLog has the records in the order of their store times, at new positions, because a tier
-does not keep those of its broker. It begins at the second file, as after the deletion of the first
-one: position 0 is that of fillers. The plan follows from the tier's metadata alone, so that a run
-that was ended is continued by the next one, and workers need not know of each other (decision
+does not keep those of its broker. It begins above the end that a filler states (`log_start`), as
+after the deletion of the files before. The plan follows from the tier's metadata alone, so that a
+run that was ended is continued by the next one, and workers need not know of each other (decision
 0066).
 """
 
@@ -27,7 +27,7 @@ from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.record.layout import BlankRecord
-from container.record.unit import UNIT_BYTES
+from container.record.unit import FILLER_SIZE, UNIT_BYTES
 from dispatcher.topic_filter import is_system_topic
 from provider.clock import Clock, SystemClock
 from provider.errors import Unavailable
@@ -540,11 +540,21 @@ def _begin_of(
     )
 
 
+def log_start(file_bytes: int) -> int:
+    """Return the position at which a CommitLog with such files begins. Pure.
+
+    A filler states position 0 and the largest size. A Java broker takes the end of a queue's last
+    unit for the position up to which the queue is built, so that it would build no unit of the
+    first messages of a queue that has fillers alone (`ConsumeQueue.putMessagePositionInfo`).
+    """
+    return -(-(FILLER_SIZE + 1) // file_bytes) * file_bytes
+
+
 def _groups(
     extracts: Sequence[LogExtract], root: str, file_bytes: int, queue_file_bytes: int
 ) -> Iterator[RestoreGroup]:
     """Divide extents, in order of their times, into stretches of the files of a CommitLog."""
-    position = file_bytes
+    position = log_start(file_bytes)
     waiting: list[LogExtract] = []
     length = 0
     number = 0
@@ -646,7 +656,7 @@ def _write_rest(found: RestorePlan, root: Path, offsets: Mapping[str, Mapping[in
         raw = FILLER * (one.first - start)
         write_units(root, QueueId(one.topic, one.queue_id), start, raw, file_bytes)
     if not found.groups:
-        log = root / COMMIT_LOG / local_file_name(found.log_file_bytes)
+        log = root / COMMIT_LOG / local_file_name(log_start(found.log_file_bytes))
         os.close(open_sparse(log, found.log_file_bytes))
     config = root / "config"
     config.mkdir(exist_ok=True)
