@@ -1,20 +1,25 @@
 """A broker whose disk is lost starts again on the directory that `restore` writes from its tier."""
 
 import asyncio
+import base64
 import json
 import re
 import shutil
 import struct
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.cli import run
+from tests.support.fault_proxy import FaultProxy, WireFault
 from tests.support.http import free_port
-from tests.support.patience import HANGS_AFTER_S
+from tests.support.patience import HANGS_AFTER_S, Patience, ended, wait_until
 from tests.support.restored import topics_of
-from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
+from tests.support.rocketmq_broker import BrokerFailed, BrokerInstall, RunningBroker
+from tests.support.seaweedfs import SeaweedFs
 from tests.test_interop.client_view import by_queue, comparable, json_lines, read_all
 from tests.test_interop.test_follow_real_broker import (
     MESSAGES_A_RUN,
@@ -39,6 +44,7 @@ from tests.test_interop.test_java_plugin import (
     with_plugin,
 )
 from tests.test_interop.tieredstore_process import Tieredstore, stop
+from tests.test_tieredstore.offline.test_restore_killed import done
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 
@@ -100,6 +106,112 @@ def test_a_broker_goes_on_from_its_tier_after_the_loss_of_its_disk(
     ]
     assert all(found)
     assert_tier_equals_client(ours, client, 2 * MESSAGES_A_RUN)
+    assert ours.rows("check") == []
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("s3_retries_at_once")
+def test_a_broker_goes_on_from_an_encrypted_bucket_after_kills_and_an_outage(
+    rocketmq: BrokerInstall,
+    seaweed: SeaweedFs,
+    s3_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key = base64.b64encode(bytes(range(32))).decode()
+    monkeypatch.setenv("TIEREDSTORE_OBJECT_STORE_ENCRYPTION_KEYS", f"a:{key}")
+    store = tmp_path / "store"
+    often = {"tieredStoreGroupCommitTimeout": "500"}
+    with RunningBroker(rocketmq, tmp_path, store, SMALL_SEGMENTS | often) as broker:
+        ours = Tieredstore(broker.conf_path, s3_url)
+        for seed in "12":
+            broker.run("Produce", seed, PREFIX, "1")
+        before = read_all(broker, tmp_path / "before", TOPICS)
+        broker.broker.stop()
+        ours.run("tier", str(store))
+        shutil.rmtree(store)
+        for groups in (1, 2):
+            killed_after(ours.command("restore", str(store), "--processes", "1"), store, groups)
+        with pytest.raises(BrokerFailed, match="it ended"):
+            broker.broker.start()  # no broker begins again on a part of its messages
+        with FaultProxy(seaweed.endpoint) as proxy:
+            proxy.faults = [WireFault("reset", "GET", calls=tuple(range(6, 1000)))]
+            words = ["--conf", broker.conf_path, "--tier", s3_url]
+            words += ["-D", f"objectStoreEndpoint={proxy.endpoint}"]
+            run(*words, "restore", store, "--processes", "1", status=3)
+        assert "parts are of an earlier run" in ours.run("restore", str(store))
+        broker.broker.start()
+        assert seen(read_all(broker, tmp_path / "restored", TOPICS)) == seen(before)
+        with ours.following(store, tmp_path / "follow.log") as follower:
+            broker.run("Produce", "3", PREFIX, "1")
+            client = read_all(broker, tmp_path / "client", TOPICS)
+            ours.wait_for(ends_of(client), follower)
+            assert stop(follower) == 0, (tmp_path / "follow.log").read_text()
+    assert_tier_equals_client(ours, client, 3 * MESSAGES_A_RUN)
+    assert ours.rows("check") == []
+
+
+def killed_after(command: list[str], store: Path, groups: int) -> None:
+    """Run a restore until its ledger has so many groups, and kill it."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def is_there() -> bool:
+        assert process.poll() is None, "it ended before it was killed"
+        return done(store) >= groups
+
+    wait_until(is_there, Patience("nothing is restored", pids=[process.pid]), 0.01)
+    process.kill()
+    ended(process)
+
+
+@pytest.mark.nightly
+def test_topics_that_the_broker_deleted_or_created_again_go_on(
+    rocketmq: BrokerInstall, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    sends = ("send", "D", "2", "1")
+    with RunningBroker(rocketmq, tmp_path, store, {"timerWheelEnable": "true"}) as broker:
+        ours = Tieredstore(broker.conf_path, tmp_path / "tier")
+        broker.run("Topics", "make", "D", "3", "1", "then", "send", "D", "3", "1", "3", "old")
+        with ours.following(store, tmp_path / "follow.log") as follower:
+            ours.wait_for(dict.fromkeys([("D0", 0), ("D1", 0), ("D2", 0)], 3), follower)
+            made = ("make", "D", "2", "1", "then", *sends, "6", "new")
+            broker.run("Topics", "delete", "D", "3", "then", *made)
+            ours.wait_for({("D0", 0): 6, ("D1", 0): 6}, follower)
+            assert stop(follower) == 1, "each gap is a loss, and ends it with 1"
+        broker.broker.stop()
+        shutil.rmtree(store)
+        ran = ours.attempt("restore", str(store), "--json")
+        assert ran.returncode == 1, ran.stderr
+        *rows, last = [json.loads(line) for line in ran.stdout.splitlines()]
+        assert last["summary"]["deleted"] == [], "a deletion without a loss leaves no sign"
+        assert {(row["topic"], row["first"], row["end"], row["why"]) for row in rows} == {
+            ("D0", 4, 6, "a gap"),
+            ("D1", 4, 6, "a gap"),
+            ("D2", 0, 3, ""),
+        }
+        broker.broker.start()
+        broker.run("Topics", *sends, "2", "more")
+        found = by_queue(
+            json_lines(read_all(broker, tmp_path / "all", ["D0", "D1"]) / "messages.jsonl")
+        )
+        assert [row["queue_offset"] for row in found["D0", 0]] == [4, 5, 6, 7]
+        ours.run("tier", str(store))
+        broker.broker.stop()
+        shutil.rmtree(store)
+        assert ours.attempt("restore", str(store), "--topic", "D0").returncode == 1
+        (store / "checkpoint").unlink()
+        (store / "abort").touch()
+        broker.broker.start()  # as after a crash, with a queue without a message
+        broker.run("Topics", *sends, "1", "last")
+        found = by_queue(
+            json_lines(read_all(broker, tmp_path / "some", ["D0", "D1"]) / "messages.jsonl")
+        )
+        assert [row["queue_offset"] for row in found["D0", 0]] == [4, 5, 6, 7, 8]
+        assert [row["queue_offset"] for row in found["D1", 0]] == [8]
+        ours.run("tier", str(store))
+    bodies = [row["body"] for row in ours.rows("read", "D1")]
+    assert bodies == ["old 0", "old 1", "old 2", "new 4", "new 5", "more 0", "more 1", "last 0"]
     assert ours.rows("check") == []
 
 
