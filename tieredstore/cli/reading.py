@@ -95,7 +95,20 @@ class QueueNameType(click.ParamType[tuple[str, int | None]]):
         return TOPIC.convert(topic, param, ctx), queue
 
 
+class TopicsType(click.ParamType[frozenset[str]]):
+    """`TOPIC,TOPIC`: at least one. A name with a comma needs an option of one topic."""
+
+    name = "topics"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> frozenset[str]:
+        """Refuse a text with a part that cannot be a topic."""
+        return frozenset(TOPIC.convert(one.strip(), param, ctx) for one in str(value).split(","))
+
+
 TOPIC = TopicType()
+TOPICS = TopicsType()
 QUEUE = WholeNumber(0, INT32_MAX)
 QUEUE_NAME = QueueNameType()
 

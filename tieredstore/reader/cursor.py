@@ -356,14 +356,16 @@ class _Source:
         return True
 
 
-_SPAN = re.compile(r"-([0-9]{1,9})(s|m|h|d|w)", re.ASCII)
+_SPAN = re.compile(r"-?([0-9]{1,9})(s|m|h|d|w)", re.ASCII)
 _SPAN_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _UNIX_MS = re.compile(r"[0-9]{11,14}", re.ASCII)
-FORMS = "write 2026-11-21T12:00:00Z, -2h or Unix milliseconds"
+FORMS = "write 2026-11-21T12:00:00Z, 2h (ago) or Unix milliseconds"
 
 
 def parse_moment(text: str, *, now_ms: int) -> int:
-    """A time in Unix ms: `2026-11-21`, `2026-11-21T12:00+08:00`, `-90s`, `1764000000000`.
+    """A time in Unix ms: `2026-11-21`, `2026-11-21T12:00+08:00`, `90s`, `1764000000000`.
+
+    `90s` and `-90s` are 90 seconds before now.
 
     A time without a time zone is in UTC, as all times that commands print.
 
@@ -384,5 +386,5 @@ def parse_moment(text: str, *, now_ms: int) -> int:
 
 
 def is_span(text: str) -> bool:
-    """Whether a text is a span before now, such as `-2h`, which has the form of an option."""
+    """Whether a text is a span before now, such as `2h` or `-2h`."""
     return _SPAN.fullmatch(text) is not None

@@ -38,7 +38,7 @@ def test_every_form_of_a_moment_finds_its_message(tier: Path) -> None:
     for moment in (str(FIRST_STORE_TIMESTAMP + 3000), third.isoformat(), f"{third:%FT%T}"):
         assert found(tier, moment) == 3
         assert found(tier, moment, "--boundary", "upper") == 3
-    assert found(tier, "-1h") == MESSAGES
+    assert found(tier, "-1h") == found(tier, "1h") == MESSAGES
     assert found(tier, "-1h", "--boundary", "upper") == MESSAGES - 1
     assert found(tier, "-2d", "--boundary=lower") == MESSAGES
     assert found(tier, "2001-01-01") == 0
@@ -49,6 +49,13 @@ def test_between_two_messages_the_boundary_and_the_rules_decide(tier: Path) -> N
     assert found(tier, moment) == 3
     assert found(tier, moment, "--boundary", "upper") == 2
     assert found(tier, moment, "--boundary", "upper", "--rules", "tiered") == 3
+
+
+def test_a_topic_may_have_a_name_like_a_span(tmp_path: Path) -> None:
+    broker = FakeBroker(tmp_path / "store")
+    broker.put("3d", 0, b"body")
+    invoke(tmp_path / "tier", "tier", broker.directory, "-D", "brokerName=b")
+    assert int(invoke(tmp_path / "tier", "offset-by-time", "3d", "0", "-1h").stdout) == 1
 
 
 def test_json_names_what_was_asked(tier: Path) -> None:

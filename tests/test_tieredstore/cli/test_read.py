@@ -256,6 +256,8 @@ def test_a_table_in_a_pipe_folds_no_name(tmp_path: Path, monkeypatch: pytest.Mon
         ("1795262400250", 1_795_262_400_250),
         ("-90s", 910_000),
         ("-2h", 1_000_000 - 7_200_000),
+        ("2h", 1_000_000 - 7_200_000),
+        ("30m", 1_000_000 - 1_800_000),
         ("-1w", 1_000_000 - 604_800_000),
     ],
 )
@@ -263,7 +265,9 @@ def test_a_time_is_iso_a_span_or_unix_milliseconds(said: str, wanted_ms: int) ->
     assert parse_moment(said, now_ms=1_000_000) == wanted_ms
 
 
-@pytest.mark.parametrize("said", ["", "2h", "-2", "1795262400", "12:00", "-2y", "noon", "-1e9d"])
+@pytest.mark.parametrize(
+    "said", ["", "2", "+2h", "--2h", "-2", "1795262400", "12:00", "-2y", "noon", "-1e9d"]
+)
 def test_anything_else_is_no_time(said: str) -> None:
     with pytest.raises(ValueError, match="is no time: write 2026-"):
         parse_moment(said, now_ms=0)

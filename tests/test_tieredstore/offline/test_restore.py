@@ -13,6 +13,7 @@ import pytest
 import tieredstore
 from container.metadata.records import MADE_AGAIN_REASON, TOPIC_DELETED_REASON, Gap
 from container.names.queue_id import QueueId
+from provider.clock import SystemClock
 from provider.ranges import QueueOffset
 from tests.support.cli import run, settings
 from tests.support.fake_broker import FakeBroker
@@ -206,6 +207,27 @@ def test_only_newer_messages_and_some_topics_are_restored_and_all_queues_go_on(
     with appender_at(tmp_path / "none", OPTIONS) as ours:
         assert put(ours, [new_message(1, topic="A")])[0].queue_offset == 151
         ours.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        (["--since", "1w"], 1),
+        (["--since", "-1w", "--topics", "A,Young"], 1),
+        (["--since", "12h"], 0),
+        (["--topics", "B, Young"], 76),
+        (["--topics", "B", "--topic", "A", "--topics", "Young"], 226),
+    ],
+)
+def test_the_command_takes_an_age_and_lists_of_topics(
+    words: list[str], messages: int, broker: FakeBroker, tmp_path: Path
+) -> None:
+    broker.now_ms = SystemClock().now_ms() - 86_400_000
+    broker.put("Young", 0, b"of yesterday")
+    tier = options(tmp_path / "tier")
+    run(*tier, "tier", broker.directory)
+    summary = run(*tier, "restore", tmp_path / "restored", *words, "--json").rows[-1]["summary"]
+    assert summary["messages"] == messages
 
 
 @pytest.mark.parametrize("reason", [TOPIC_DELETED_REASON, MADE_AGAIN_REASON])

@@ -208,6 +208,8 @@ def test_what_cannot_be_restored_is_refused_with_the_reason(
     assert "is not empty" in run(*tier, "restore", other, status=2).err
     said = run(*tier, "restore", tmp_path / "new", "--topic", "None", status=2).err
     assert "no topic None" in said
+    said = run(*tier, "restore", tmp_path / "new", "--topics", "A,", status=2).err
+    assert "this is no topic: it is empty" in said
     small = [*tier, "-D", "mappedFileSizeCommitLog=1024"]
     assert "make it larger" in run(*small, "restore", tmp_path / "small", status=2).err
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")

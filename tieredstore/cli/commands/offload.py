@@ -47,7 +47,7 @@ class UntilType(click.ParamType[Until]):
     type=UntilType(),
     metavar="OFFSET|TIME",
     help="Only messages below this offset of their queue (a whole number), or stored before this"
-    " time: 2026-11-21T12:00:00Z, -2h (s, m, h, d or w before now). UTC without a time zone."
+    " time: 2026-11-21T12:00:00Z, 2h (s, m, h, d or w before now). UTC without a time zone."
     " Default: all.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be moved; change nothing.")

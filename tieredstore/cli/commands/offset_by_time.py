@@ -16,10 +16,10 @@ class MomentCommand(click.Command):
     """A command whose last argument is a moment, which may begin with a dash."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move a span after all options, so that it is not parsed as one."""
-        spans = [word for word in args if is_span(word)]
+        """Move a span with a dash after all options, so that it is not parsed as one."""
+        spans = [word for word in args if word.startswith("-") and is_span(word)]
         if spans and "--" not in args:
-            args = [*(word for word in args if not is_span(word)), "--", *spans]
+            args = [*(word for word in args if word not in spans), "--", *spans]
         return super().parse_args(ctx, args)
 
 
@@ -57,7 +57,7 @@ def command(
 ) -> None:
     """Print the offset of QUEUE of TOPIC at the time MOMENT of the broker.
 
-    MOMENT is 2026-11-21T12:00:00Z, -2h (s, m, h, d or w before now) or Unix milliseconds, in UTC
+    MOMENT is 2026-11-21T12:00:00Z, 2h (s, m, h, d or w before now) or Unix milliseconds, in UTC
     without a time zone. `read TOPIC QUEUE --offset N` reads from there.
     """
 

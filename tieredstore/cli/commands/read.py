@@ -72,7 +72,7 @@ def _options(command: Callable[..., int]) -> Callable[..., int]:
                 "--since",
                 type=MOMENT,
                 metavar="TIME",
-                help="Only what the broker stored at TIME or later: 2026-11-21T12:00:00Z, -2h"
+                help="Only what the broker stored at TIME or later: 2026-11-21T12:00:00Z, 2h"
                 " (s, m, h, d or w before now) or Unix milliseconds. UTC without a time zone.",
             ),
             click.option(

@@ -14,7 +14,7 @@ from provider.posix.files import posix_errors
 from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
 from tieredstore.cli.jobs import engine_of
 from tieredstore.cli.output import bytes_progress, write_json, write_table
-from tieredstore.cli.reading import MOMENT, TOPIC
+from tieredstore.cli.reading import MOMENT, TOPIC, TOPICS
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.layout import COMMIT_LOG, commit_log_directories
@@ -39,7 +39,7 @@ QUEUES_LISTED_MAX, TOPICS_LISTED_MAX = 40, 10
     "--since",
     type=MOMENT,
     metavar="TIME",
-    help="Only what was stored at TIME or later: 2026-11-21T12:00:00Z, -3d (s, m, h, d or w before "
+    help="Only what was stored at TIME or later: 2026-11-21T12:00:00Z, 3d (s, m, h, d or w before "
     "now) or Unix milliseconds. UTC without a time zone. What is older stays in the tier.",
 )
 @click.option(
@@ -49,6 +49,14 @@ QUEUES_LISTED_MAX, TOPICS_LISTED_MAX = 40, 10
     multiple=True,
     help="Only messages of this topic; repeatable. Default: all. Other queues get no messages, and "
     "continue at the tier's end.",
+)
+@click.option(
+    "--topics",
+    "lists",
+    type=TOPICS,
+    multiple=True,
+    metavar="TOPIC,...",
+    help="The same for several topics, separated by commas.",
 )
 @click.option(
     "--offsets",
@@ -79,6 +87,7 @@ def command(
     directory: Path,
     since: int | None,
     topics: tuple[str, ...],
+    lists: tuple[frozenset[str], ...],
     offsets: Path | None,
     topics_json: Path | None,
     processes: int | None,
@@ -97,7 +106,7 @@ def command(
     config = existing_tier(invocation.load_config())
     kept = _offsets(config, offsets)
     settings = None if topics_json is None else _parsed(topics_json, given_topics)
-    wanted = Wanted(frozenset(topics) or None, since)
+    wanted = Wanted(frozenset(topics).union(*lists) or None, since)
     with engine_of("local", processes) as engine, bytes_progress("restoring") as progress:
         report = restore_store(
             config,

@@ -57,7 +57,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     '{"Orders/0": 17}; queues that it does not name are read from their beginning. A stream also '
     "takes latest.",
     "endingOffsets": "latest (default) or a JSON object of the queue offsets after the last.",
-    "startTime": "Only what was stored then or later: 2026-11-21T12:00:00Z, -2h or Unix "
+    "startTime": "Only what was stored then or later: 2026-11-21T12:00:00Z, 2h (ago) or Unix "
     "milliseconds. A stream begins in each queue at the first message of that time.",
     "endTime": "Only what was stored before that time.",
     "splitBytes": "Bytes of messages that one task reads, about; default 134217728.",
