@@ -62,7 +62,8 @@ class HeldSegments:
         """Manifests of each queue that list no segment in the first store."""
 
     def __repr__(self) -> str:
-        return f"<HeldSegments: {len(self._away)} queues have manifests without>"
+        manifests = sum(map(len, self._away.values()))
+        return f"<HeldSegments: {manifests} manifests of {len(self._away)} queues list none>"
 
     def forget(self, queue: QueueId) -> None:
         """Drop the data of a deleted queue."""

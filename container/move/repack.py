@@ -326,6 +326,8 @@ class RepackStep(Step):
             for queue_id, queue in change.queues.changed.items():
                 self._changed[queue_id] = None
                 self._crowded = self._crowded or self._is_crowded(queue)
+                if queue is None:  # its topic may come again, without the damage
+                    self.repacker.passed_over.discard(queue_id)
 
     def _is_crowded(self, queue: Queue | None) -> bool:
         if queue is None or queue.id in self.repacker.passed_over:

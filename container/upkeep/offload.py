@@ -63,8 +63,8 @@ class OffloadStep(Step):
         self._parts = parts
         self._held = HeldSegments(manifests)
         self._offloader = Offloader(tier, parts, manifests)
-        self._passed_over: set[tuple[QueueId, SegmentType, int]] = set()
-        """Segments with damaged bytes. The next owner retries them."""
+        self._passed_over: dict[QueueId, set[tuple[SegmentType, int]]] = {}
+        """Segments of each queue with damaged bytes. The next owner retries them."""
         by_size = tier.options.offload_topic_bytes > 0
         self._queues = DueQueues(tier.state.queues, by_size=by_size)
         self._one_at_a_time = asyncio.Lock()
@@ -99,6 +99,7 @@ class OffloadStep(Step):
             for queue, record in change.queues.changed.items():
                 if record is None:
                     self._held.forget(queue)
+                    self._passed_over.pop(queue, None)
 
     def _oldest_due_ms(self, queue: Queue) -> int | None:
         """Earliest time at which a segment of a queue may be old enough. None: never."""
@@ -150,7 +151,8 @@ class OffloadStep(Step):
             now_ms=tier.clock.now_ms(),
             topic_hours=tier.topic_hours,
         )
-        return [one for one in kept if one.key not in self._passed_over]
+        over = self._passed_over
+        return [one for one in kept if one.key[1:] not in over.get(one.queue, ())]
 
     async def _records(self, names: Sequence[QueueId]) -> list[Queue]:
         """Records of the existing queues. Yields to other tasks."""
@@ -267,7 +269,9 @@ class OffloadStep(Step):
                 if not held:
                     continue
                 done = await self._offloader.offload(queue, held, copies)
-                self._passed_over.update((queue, one.type, one.base) for one, _ in done.damaged)
+                if done.damaged:
+                    over = self._passed_over.setdefault(queue, set())
+                    over.update((one.type, one.base) for one, _ in done.damaged)
                 self._segments += done.segments
                 self._bytes += done.bytes
                 errors = tuple(error for _, error in done.damaged)

@@ -258,6 +258,25 @@ async def test_retention_and_deletion_take_offloaded_objects(*, packed: bool) ->
         assert await it.findings() == []
 
 
+async def test_manifests_that_are_gone_are_forgotten() -> None:
+    it = world(replace(BY_AGE, expires=True, retention_hours=3))
+    async with it.owned() as tier:
+        step, seen, names = tier.upkeep.offload, set[str](), set[str]()
+        assert step is not None
+        for _ in range(10):
+            await put_each_minute(tier, it.clock, 30)
+            await it.pass_time(100)
+            record = tier.queue(QUEUE)
+            assert record is not None
+            names = {ref.object_name for ref in record.manifests}
+            seen |= names
+            assert step._held._away.get(QUEUE, set()) <= names
+        assert len(seen) > 3 * len(names) > 0, "manifests of segments in the second store went"
+        assert "of 1 queues" in repr(step._held)
+        await tier.delete_topic(TOPIC)
+        assert repr(step._held) == "<HeldSegments: 0 manifests of 0 queues list none>"
+
+
 async def test_a_topic_comes_again_after_its_deletion() -> None:
     it = world()
     async with it.owned() as tier:

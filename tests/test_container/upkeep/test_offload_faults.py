@@ -145,6 +145,23 @@ async def test_damage_in_the_first_store_stays_where_it_is() -> None:
         assert any(victim in one for one in await it.findings())
 
 
+@pytest.mark.leaves_findings("checksum", "body-crc", why="a byte of the first store was changed")
+async def test_damage_of_a_deleted_topic_is_forgotten() -> None:
+    """The topic comes again, and its segments have the same numbers."""
+    it = world()
+    async with it.owned() as tier:
+        await put_each_minute(tier, it.clock, 30)
+        victim = sorted(await it.names(f"{QUEUE}/COMMIT_LOG/"))[1]
+        it.memory._shared.objects[victim][700] ^= 1
+        (done,) = await by_hand(tier)
+        assert done.errors
+        await tier.delete_topic(TOPIC)
+        await it.pass_time(300)
+        await put_each_minute(tier, it.clock, 30)
+        await by_hand(tier)
+        assert await away(it) == len(await segments(it))
+
+
 KINDS: tuple[Kind, ...] = ("refused", "lost_reply", "crash_before", "crash_after")
 
 

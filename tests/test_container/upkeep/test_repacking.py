@@ -353,6 +353,13 @@ async def test_damaged_bytes_are_never_copied_and_hold_up_no_other_queue() -> No
         await put(tier, 1, *QUEUES)
         await w.pass_time(60.0)
         assert tier.upkeep.statistics().last_error == "", "it is told once"
+        await tier.delete_topic(TOPIC)
+        for _ in range(8):
+            await put(tier, 1, *QUEUES)
+        await w.pass_time(60.0)
+        again = tier.queue(QUEUES[2])
+        assert again is not None
+        assert len(again.commit_log[0].extents) == 1, "the damage went with the topic"
 
 
 async def test_a_reader_with_an_old_record_reads_on_after_one_refresh() -> None:
