@@ -115,7 +115,6 @@ test-slow: export HYPOTHESIS_PROFILE := full
 test-slow: $(FULL_STAMP)
 	nice -n 5 $(PYTEST) -n $(WORKERS) --dist worksteal -m "$(SCALING)"
 
-# The S3 server takes an eighth of a core while nothing asks it anything: all that use it come one after another.
 test-s3: export HYPOTHESIS_PROFILE := full
 test-s3: $(FULL_STAMP)
 	$(PYTEST) -m "s3 and not spark and not rocketmq and not nightly and not soak"

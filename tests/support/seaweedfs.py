@@ -123,7 +123,8 @@ class SeaweedFs:
                 cwd=self._directory,  # it reads its settings from there
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "GOMEMLIMIT": "200MiB"},
+                # With half of that its collector never rests: each request takes six times the CPU.
+                env={**os.environ, "GOMEMLIMIT": "400MiB"},
             )
         try:
             wait_until(self._is_ready, Patience("SeaweedFS is not ready", pids=[self._process.pid]))

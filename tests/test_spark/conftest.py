@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that want the S3 server come last: it takes an eighth of a core from its start on."""
-    here = [index for index, item in enumerate(items) if item.path.parent == Path(__file__).parent]
-    mine = sorted((items[index] for index in here), key=wants_s3)
-    for index, item in zip(here, mine, strict=True):
-        items[index] = item
-
-
-def wants_s3(item: pytest.Item) -> bool:
-    return item.get_closest_marker("s3") is not None
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """A session in this process: small, quick to start, and without a network."""
