@@ -1,7 +1,7 @@
 """Reader's view of one tiered queue: its units and its log, over any number of segments."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Protocol
 
 from container.errors import BytesMissing
@@ -136,13 +136,22 @@ class MessageQueueContainer:
         Includes segments that are not readable: copies that are unfinished or being deleted. Costs
         a request for each manifest that is not cached.
         """
+        found = [one async for run in self.runs_of_segments(segment_type) for one in run]
+        return sorted(found, key=lambda one: one.base)  # segments that are deleted come first
+
+    async def runs_of_segments(self, segment_type: SegmentType) -> AsyncIterator[Sequence[Segment]]:
+        """Yield what `segments` returns, one manifest at a time. Readable ones are in order.
+
+        Segments in the record replace those in manifests.
+        """
         queue = self.record
-        found: dict[int, Segment] = {}
+        live = queue.segments(segment_type)
+        replaced = {one.base for one in live}
         for ref in queue.manifests:
             if ref.type == segment_type:
-                found.update({item.base: item for item in await self._manifests.segments(ref)})
-        found.update({item.base: item for item in queue.segments(segment_type)})
-        return [found[base] for base in sorted(found)]
+                listed = await self._manifests.segments(ref)
+                yield [one for one in listed if one.base not in replaced]
+        yield live
 
     async def segment_at(self, segment_type: SegmentType, at: int) -> Segment:
         """Return the readable segment that has byte `at` of a flat file. At most one request.

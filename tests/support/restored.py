@@ -33,6 +33,7 @@ ALL = Wanted()
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "GROUP_BYTES", 4 << 10)
+    monkeypatch.setattr(job, "WRITTEN_ROWS", 20)
     monkeypatch.setattr(job, "SPARE_BYTES", 0)
 
 

@@ -12,7 +12,9 @@ import pytest
 
 import tieredstore
 from container.metadata.records import MADE_AGAIN_REASON, TOPIC_DELETED_REASON, Gap
+from container.metadata.state import TierState
 from container.names.queue_id import QueueId
+from container.tier_view import TierReader
 from provider.clock import SystemClock
 from provider.ranges import QueueOffset
 from tests.support.cli import run, settings
@@ -39,7 +41,7 @@ from tieredstore.hot.log.durable_ends import Checkpoint
 from tieredstore.hot.options import HotWriteOptions
 from tieredstore.offline.jobs import restore_store as job
 from tieredstore.offline.jobs.restore_store import Wanted
-from tieredstore.offline.scan.planning import TierPlan
+from tieredstore.offline.scan.split import TierPlace
 
 __all__ = ["broker", "small_groups", "tier"]  # fixtures
 
@@ -238,17 +240,15 @@ def test_a_topic_that_its_broker_deleted_is_left_out(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    planned = job.plan
+    as_seen = job.as_seen
 
-    def with_gap(*arguments: Any, **more: Any) -> TierPlan:
-        found = planned(*arguments, **more)
-        queue = found.state.queues[B]
+    async def with_gap(reader: TierReader, state: TierState, place: TierPlace) -> Any:
+        queue = state.queues[B]
         gap = Gap(queue.next_offset, QueueOffset(queue.next_offset + 5), reason, 1)
-        state = replace(queue, next_offset=gap.end, gaps=(gap,))
-        found.state.queues[B] = state
-        return found
+        state.queues[B] = replace(queue, next_offset=gap.end, gaps=(gap,))
+        return await as_seen(reader, state, place)
 
-    monkeypatch.setattr(job, "plan", with_gap)
+    monkeypatch.setattr(job, "as_seen", with_gap)
     offsets = {"B@g": {1: 122}}
     report = restored(tier, root := tmp_path / "restored", offsets=offsets)
     if reason == TOPIC_DELETED_REASON:

@@ -131,8 +131,8 @@ class _MapTask:
 class _ReduceTask:
     reducer: Reducer
 
-    def __call__(self, group: tuple[str, list[_Place]]) -> list[Piece]:
-        target, places = group
+    def __call__(self, numbered: tuple[int, tuple[str, list[_Place]]]) -> list[Piece]:
+        _, (target, places) = numbered
         pieces: list[Piece] = []
         for _, order, path, start, length in places:
             with open(path, "rb") as file:  # noqa: PTH123 - as above
@@ -141,8 +141,8 @@ class _ReduceTask:
         return _in_order(self.reducer(target, pieces))
 
 
-def _temporary() -> str:
-    """The directory for temporary files.
+def temporary_directory() -> str:
+    """Return the directory for temporary files.
 
     Raises:
         Denied: none can be written.
@@ -202,9 +202,11 @@ class LocalEngine:
         progress: Progress | None = None,
     ) -> list[Piece]:
         """`Engine.map_group`; the first error of a worker ends the others."""
-        directory = tempfile.mkdtemp(prefix="tieredstore-job-", dir=self._staging or _temporary())
+        directory = tempfile.mkdtemp(
+            prefix="tieredstore-job-", dir=self._staging or temporary_directory()
+        )
         try:
-            mapped = self._each(list(enumerate(items)), _MapTask(mapper, directory), progress)
+            mapped = self._each(items, _MapTask(mapper, directory), progress)
             groups: dict[str, list[_Place]] = {}
             for places in mapped:
                 for place in places:
@@ -259,7 +261,9 @@ class LocalEngine:
         running: dict[Future[bytes], int] = {}
         while True:
             while len(running) < 2 * self._processes and (index := next(left, None)) is not None:
-                running[self._pool.submit(_run, pickle.dumps((work, tasks[index])))] = index
+                running[self._pool.submit(_run, pickle.dumps((work, (index, tasks[index]))))] = (
+                    index
+                )
             if not running:
                 return
             ended, _ = wait(running, return_when=FIRST_COMPLETED)

@@ -7,27 +7,33 @@ run that was ended is continued by the next one, and workers need not know of ea
 0066).
 """
 
+import asyncio
 import fcntl
 import json
 import os
 import re
 import shutil
+import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import IO, Any, NamedTuple, Self, cast, overload
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from container.errors import InUse
 from container.metadata.records import TOPIC_DELETED_REASON, Queue
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
+from container.queue.message_queue_container import MessageQueueContainer
 from container.record.layout import BlankRecord
 from container.record.unit import FILLER_SIZE, UNIT_BYTES
+from container.tier_view import TierReader
 from dispatcher.topic_filter import is_system_topic
 from provider.clock import Clock, SystemClock
 from provider.errors import Unavailable
@@ -47,7 +53,7 @@ from tieredstore.hot.log.directory import StoreIdentity, write_identity
 from tieredstore.hot.log.durable_ends import Checkpoint
 from tieredstore.hot.log.files import replace_file, sync_directories
 from tieredstore.hot.log.topics import CONFIRMED, RESERVE_TIME, row_of, with_queues
-from tieredstore.offline.jobs.engine import BytesProgress, Engine, Piece
+from tieredstore.offline.jobs.engine import BytesProgress, Engine, Piece, temporary_directory
 from tieredstore.offline.jobs.restore_group import (
     BEGINS,
     MARKER,
@@ -59,8 +65,9 @@ from tieredstore.offline.jobs.restore_group import (
     restore_group,
     write_units,
 )
-from tieredstore.offline.scan.planning import LogExtent, extents_of, plan
-from tieredstore.offline.scan.split import ALL_OFFSETS, Split
+from tieredstore.offline.scan.log_rows import ROW, LogRow, Rows, rows_of_log
+from tieredstore.offline.scan.planning import as_seen, with_open_tier
+from tieredstore.offline.scan.split import Seen, Split, TierPlace
 from tieredstore.process_name import boot_id
 from tieredstore.session.owner import refuse_overlap
 from tieredstore.session.reader import AS_OPTIONS
@@ -69,7 +76,8 @@ GROUP_BYTES = 64 << 20
 """Records that a worker sorts at once. Neighbours overlap by the time of an extent at most."""
 PLANS_MAX = 20
 """Corrected plans of one run: damage takes one more, retention beside the run some."""
-ONE_SPLIT = 1 << 62
+DIGESTED_ROWS = WRITTEN_ROWS = 1 << 16
+"""Extents whose columns are in memory at once; more of a tier are in a file."""
 SPARE_BYTES = 64 << 20
 """Free space beyond the files, for what the broker writes first."""
 BLOCK_BYTES = 4096
@@ -114,13 +122,37 @@ class RestoredQueue:
     """Why offsets from `tier_first` to `first` are not in the directory; "" if there are none."""
 
 
+class Stretch(NamedTuple):
+    """Stretch of the restored CommitLog, which one worker writes."""
+
+    number: int
+    position: int
+    """Of the first record, in the restored CommitLog."""
+    extents: tuple[int, int]
+    """Extents `[from, to)` of it, in the order of the plan."""
+    bytes: int
+    """Length of the records."""
+    ends_file: bool
+    """Whether the rest of its CommitLog file stays empty, and another one follows."""
+
+
 @dataclass(slots=True)
 class RestorePlan:
     """Everything that is to be written. It follows from the metadata and the corrections."""
 
     state: TierState
+    place: TierPlace
+    seen: Seen
+    root: Path
     queues: list[RestoredQueue]
-    groups: list[RestoreGroup]
+    rows: Rows
+    """Extents that are wanted, by queue. `first_ms`: no record is sorted before this time, which is
+    the latest store time of the queue before it."""
+    order: NDArray[np.uint32]
+    """Numbers of the rows in the order of their times."""
+    names: Sequence[str]
+    """Names of objects, by their numbers in the rows."""
+    groups: list[Stretch]
     deleted: list[str]
     """Topics that their broker deleted."""
     newest_ms: int
@@ -130,13 +162,44 @@ class RestorePlan:
     @property
     def digest(self) -> str:
         """Digest of all that workers are to write."""
-        rows = [
-            (one.position, one.ends_file, [(*map(str, part.split.queue), *part[1:4]) for part in
-             one.extracts])
-            for one in self.groups
-        ]  # fmt: skip
-        raw = repr((rows, self.queues, self.log_file_bytes, self.queue_file_bytes)).encode()
-        return sha256(raw).hexdigest()
+        said = sha256(repr((self.groups, self.queues, self.log_file_bytes, self.queue_file_bytes))
+                      .encode())  # fmt: skip
+        for start in range(0, len(self.order), DIGESTED_ROWS):
+            rows = self.rows[self.order[start : start + DIGESTED_ROWS]]
+            for name in ("queue", "first_offset", "next_offset", "bytes"):
+                said.update(rows[name].tobytes())
+        return said.hexdigest()
+
+    def group(self, stretch: Stretch) -> RestoreGroup:
+        """Return the task of a worker."""
+        rows = self.rows[self.order[slice(*stretch.extents)]]
+        return RestoreGroup(
+            str(self.root),
+            stretch.number,
+            stretch.position,
+            tuple(self._extract(LogRow(*values)) for values in rows.tolist()),
+            self.log_file_bytes,
+            self.queue_file_bytes,
+            stretch.ends_file,
+        )
+
+    def _extract(self, row: LogRow) -> LogExtract:
+        one = self.queues[row.queue]
+        queue = self.state.queues[QueueId(one.topic, one.queue_id)]
+        piece = row.piece(queue.id, self.names)
+        split = Split(
+            queue.id,
+            piece.position,
+            piece.end,
+            piece.position,
+            piece.end,
+            (piece,),
+            place=self.place,
+            generation=queue.generation,
+            seen=self.seen,
+        )
+        crc = None if row.crc32c < 0 else row.crc32c
+        return LogExtract(split, row.first_offset, row.next_offset, row.bytes, row.first_ms, crc)
 
     @property
     def bytes(self) -> int:
@@ -395,7 +458,7 @@ def restore_store(
             ledger.begin(found)
             waiting = [one for one in found.groups if one.number not in ledger.done]
             _refuse_full(root, found, sum(one.bytes for one in waiting))
-            if not _correct(ledger.corrections, _run(engine, waiting, progress)):
+            if not _correct(ledger.corrections, _run(engine, found, waiting, progress)):
                 break
         else:
             raise Unavailable("the tier changes faster than it is restored", str(root))
@@ -420,8 +483,28 @@ def restore_store(
     )
 
 
+class _Tasks(Sequence[RestoreGroup]):
+    """Tasks of workers, each made when it is taken: all at once would fill the memory."""
+
+    def __init__(self, found: RestorePlan, waiting: Sequence[Stretch]) -> None:
+        self._found = found
+        self._waiting = waiting
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @overload
+    def __getitem__(self, index: int) -> RestoreGroup: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[RestoreGroup]: ...
+    def __getitem__(self, index: int | slice) -> RestoreGroup | Sequence[RestoreGroup]:
+        if isinstance(index, slice):
+            return _Tasks(self._found, self._waiting[index])
+        return self._found.group(self._waiting[index])
+
+
 def _run(
-    engine: Engine, waiting: Sequence[RestoreGroup], progress: BytesProgress | None
+    engine: Engine, found: RestorePlan, waiting: Sequence[Stretch], progress: BytesProgress | None
 ) -> Sequence[Piece]:
     total, done = sum(one.bytes for one in waiting), 0
 
@@ -431,7 +514,7 @@ def _run(
         if progress is not None:
             progress(done, total)
 
-    return engine.map_group(waiting, restore_group, as_said, progress=move)
+    return engine.map_group(_Tasks(found, waiting), restore_group, as_said, progress=move)
 
 
 def _correct(corrections: Corrections, said: Iterable[Piece]) -> bool:
@@ -450,50 +533,121 @@ def _correct(corrections: Corrections, said: Iterable[Piece]) -> bool:
 def planned(config: Config, root: Path, wanted: Wanted, corrections: Corrections) -> RestorePlan:
     """Plan a directory. Reads the metadata.
 
+    Many extents are in a temporary file, which is mapped: 80 bytes for each. Memory: 4 bytes for
+    each, 30 while they are sorted, and the objects of one manifest.
+
     Raises:
         ConfigError: there is no such topic, or an extent is longer than a file of the CommitLog.
         NotFound, Corrupt, NewerVersion, Denied, Unavailable: as `planning.plan`.
     """
-    tier = plan(config, None, ONE_SPLIT, naming=AS_OPTIONS)
-    missing = (wanted.topics or frozenset()) - {queue.topic for queue in tier.state.queues}
-    if missing:
-        raise ConfigError(f"the tier has no topic {min(missing)}: `tieredstore topics` lists them")
-    splits: defaultdict[QueueId, list[Split]] = defaultdict(list)
-    for split in tier.splits:
-        splits[split.queue].append(split)
-    extracts: list[LogExtract] = []
-    queues: list[RestoredQueue] = []
-    deleted: set[str] = set()
-    newest_ms = 0
-    for name in sorted(tier.segments):
-        queue = tier.state.queues[name]
-        if _is_deleted(queue):
-            deleted.add(name.topic)
-            continue
-        known = {one.piece.position: one for one in extents_of(queue, tier.segments[name])}
-        parts = [one for split in splits[name] for one in _extents(split)]
-        some = [(one, known[one.start]) for one in parts]
-        begin, why = _begin_of(queue, [extent for _, extent in some], wanted, corrections)
-        kept = [(split, extent) for split, extent in some if extent.first_offset >= begin]
-        first = kept[0][1].first_offset if kept else queue.next_offset
-        why = why if first > queue.min_offset else ""
-        queues.append(RestoredQueue(*name, first, queue.next_offset, queue.min_offset, why))
-        latest_ms = 0
-        for split, extent in kept:
-            times = extent.times_ms or (0, 0)
-            one = LogExtract(split, extent.first_offset, extent.next_offset,
-                             split.end - split.start, max(latest_ms, times[0]),
-                             extent.crc32c)  # fmt: skip
-            extracts.append(one._replace(bytes=corrections.sizes.get(one.place, one.bytes)))
-            latest_ms = max(latest_ms, times[1])
-        newest_ms = max(newest_ms, latest_ms)
-    deleted -= {one.topic for one in queues}  # a queue may be from before, its topic made again
-    file_bytes = config.hot_write.commit_log_bytes
-    queue_file_bytes = config.hot_write.queue_file_bytes
-    extracts.sort(key=lambda one: (one.key_ms, one.split.queue, one.split.start))
-    groups = list(_groups(extracts, str(root), file_bytes, queue_file_bytes))
-    return RestorePlan(tier.state, queues, groups, sorted(deleted), newest_ms, file_bytes,
-                       queue_file_bytes)  # fmt: skip
+    with tempfile.TemporaryFile(dir=temporary_directory()) as file:
+
+        async def work(reader: TierReader, place: TierPlace) -> RestorePlan:
+            return await _Planning(config, root, wanted, corrections, file).plan(reader, place)
+
+        return with_open_tier(config, work, naming=AS_OPTIONS)
+
+
+class _Planning:
+    """Planning of one directory from one state of a tier."""
+
+    def __init__(
+        self,
+        config: Config,
+        root: Path,
+        wanted: Wanted,
+        corrections: Corrections,
+        file: IO[bytes],
+    ) -> None:
+        """`file`: for the extents; a mapping of it is in the plan."""
+        self._file = file
+        self._waiting: list[Rows] = []
+        self._added = self._written = 0
+        """All rows, and those in the file."""
+        self._config = config
+        self._root = root
+        self._wanted = wanted
+        self._corrections = corrections
+        self._sizes: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        for place, length in corrections.sizes.items():
+            incarnation, _, start = place.rpartition("@")
+            self._sizes[incarnation][int(start)] = length
+        self._queues: list[RestoredQueue] = []
+        self._names: dict[str, int] = {}
+        self._newest_ms = 0
+
+    async def plan(self, reader: TierReader, place: TierPlace) -> RestorePlan:
+        """As `planned`."""
+        state = reader.state.copy()
+        place, seen = await as_seen(reader, state, place)
+        missing = (self._wanted.topics or frozenset()) - {queue.topic for queue in state.queues}
+        if missing:
+            topic = min(missing)
+            raise ConfigError(f"the tier has no topic {topic}: `tieredstore topics` lists them")
+        deleted: set[str] = set()
+        for queue in (state.queues[name] for name in sorted(state.queues)):
+            container = reader.container(queue.id)
+            if _is_deleted(queue):
+                deleted.add(queue.id.topic)
+            elif container is not None:
+                await self._add(queue, container.as_of(queue))
+        rows = await asyncio.to_thread(self._mapped)
+        order = np.argsort(rows["first_ms"], kind="stable").astype(np.uint32)
+        hot = self._config.hot_write
+        # A queue may be from before, its topic created again.
+        deleted -= {one.topic for one in self._queues}
+        groups = list(_stretches(rows, order, self._queues, hot.commit_log_bytes))
+        return RestorePlan(
+            state, place, seen, self._root, self._queues, rows, order, [*self._names], groups,
+            sorted(deleted), self._newest_ms, hot.commit_log_bytes, hot.queue_file_bytes,
+        )  # fmt: skip
+
+    def _write(self) -> None:
+        rows = np.concatenate(self._waiting)
+        self._file.seek(self._written * ROW.itemsize)
+        self._file.write(rows.tobytes())
+        self._file.flush()
+        self._written, self._waiting = self._added, []
+
+    def _mapped(self) -> Rows:
+        if not self._written:
+            return np.concatenate([np.empty(0, ROW), *self._waiting])
+        if self._waiting:
+            self._write()
+        return np.asarray(np.memmap(self._file, ROW, "r", shape=(self._written,)))
+
+    async def _add(self, queue: Queue, container: MessageQueueContainer) -> None:
+        """Add a queue, and the extents of it that are wanted."""
+        begin = _begin_of(queue, self._wanted, self._corrections)
+        since_ms = self._wanted.since_ms
+        first, latest_ms = queue.next_offset, 0
+        sizes = self._sizes.get(incarnation_of(queue.id, queue.generation), {})
+        async for found in rows_of_log(container, len(self._queues), self._names):
+            if since_ms is not None:
+                young = found["first_offset"][found["last_ms"] >= since_ms]
+                if not len(young):
+                    continue
+                begin, since_ms = max(begin, (int(young[0]), NOT_WANTED)), None
+            rows = found[found["first_offset"] >= begin[0]]
+            if not len(rows):
+                continue
+            first = min(first, int(rows["first_offset"][0]))
+            corrected = np.isin(rows["start"], [*sizes])
+            rows["bytes"][corrected] = [sizes[start] for start in rows["start"][corrected].tolist()]
+            latest = np.maximum.accumulate(np.concatenate(([latest_ms], rows["last_ms"])))
+            rows["first_ms"] = np.maximum(rows["first_ms"], latest[:-1])
+            latest_ms = int(latest[-1])
+            self._waiting.append(rows)
+            self._added += len(rows)
+            if self._added >= self._written + WRITTEN_ROWS:
+                await asyncio.to_thread(self._write)
+        if since_ms is not None:
+            begin = max(begin, (queue.next_offset, NOT_WANTED))
+        why = begin[1] if first > queue.min_offset else ""
+        self._queues.append(
+            RestoredQueue(*queue.id, first, queue.next_offset, queue.min_offset, why)
+        )
+        self._newest_ms = max(self._newest_ms, latest_ms)
 
 
 def _is_deleted(queue: Queue) -> bool:
@@ -503,41 +657,17 @@ def _is_deleted(queue: Queue) -> bool:
     )
 
 
-def _extents(split: Split) -> Iterator[Split]:
-    """The extents of a split, each as a split of its own."""
-    for piece in split.pieces:
-        start, end = max(piece.position, split.start), min(piece.end, split.end)
-        yield replace(
-            split, start=start, anchor=start, end=end, limit=end, pieces=(piece,),
-            offsets=ALL_OFFSETS,
-        )  # fmt: skip
-
-
-def _begin_of(
-    queue: Queue, extents: Sequence[LogExtent], wanted: Wanted, corrections: Corrections
-) -> tuple[int, str]:
-    """First offset that a queue may have in the directory, and why it is not the tier's first.
+def _begin_of(queue: Queue, wanted: Wanted, corrections: Corrections) -> tuple[int, str]:
+    """First offset that a queue may have in the directory at all times, and the reason for it.
 
     Offsets without a message have no unit that a broker passes over: a queue begins after its last
     gap.
     """
     if wanted.topics is not None and queue.id.topic not in wanted.topics:
         return queue.next_offset, NOT_WANTED
-    since = 0
-    if wanted.since_ms is not None:
-        young = (
-            one.first_offset
-            for one in extents
-            if one.times_ms is None or one.times_ms[1] >= wanted.since_ms
-        )
-        since = next(young, queue.next_offset)
     gap = queue.gaps[-1].end if queue.gaps else 0
-    return max(
-        (0, ""),
-        (since, NOT_WANTED),
-        (gap, GAP),
-        (corrections.begins.get(incarnation_of(queue.id, queue.generation), 0), DAMAGED),
-    )
+    damaged = corrections.begins.get(incarnation_of(queue.id, queue.generation), 0)
+    return max((0, ""), (gap, GAP), (damaged, DAMAGED))
 
 
 def log_start(file_bytes: int) -> int:
@@ -550,39 +680,29 @@ def log_start(file_bytes: int) -> int:
     return -(-(FILLER_SIZE + 1) // file_bytes) * file_bytes
 
 
-def _groups(
-    extracts: Sequence[LogExtract], root: str, file_bytes: int, queue_file_bytes: int
-) -> Iterator[RestoreGroup]:
+def _stretches(
+    rows: Rows, order: NDArray[np.uint32], queues: Sequence[RestoredQueue], file_bytes: int
+) -> Iterator[Stretch]:
     """Divide extents, in order of their times, into stretches of the files of a CommitLog."""
-    position = log_start(file_bytes)
-    waiting: list[LogExtract] = []
-    length = 0
-    number = 0
-
-    def group(*, ends_file: bool) -> RestoreGroup:
-        return RestoreGroup(
-            root, number, position, tuple(waiting), file_bytes, queue_file_bytes, ends_file
+    sizes = rows["bytes"][order]
+    if len(sizes) and sizes.max() > file_bytes - BlankRecord.SIZE:
+        one = queues[int(rows["queue"][int(order[int(sizes.argmax())])])]
+        raise ConfigError(
+            f"mappedFileSizeCommitLog is {file_bytes}, and an extent of {one.topic}/{one.queue_id} "
+            f"has {sizes.max()} bytes: make it larger"
         )
-
-    for one in extracts:
+    ends = np.cumsum(sizes)
+    position, first, before, number = log_start(file_bytes), 0, 0, 0
+    while first < len(ends):
         room = file_bytes - position % file_bytes - BlankRecord.SIZE
-        if one.bytes > file_bytes - BlankRecord.SIZE:
-            raise ConfigError(
-                f"mappedFileSizeCommitLog is {file_bytes}, and an extent of {one.split.queue} has "
-                f"{one.bytes} bytes: make it larger"
-            )
-        ends_file = length + one.bytes > room
-        if waiting and (ends_file or length >= GROUP_BYTES):
-            yield group(ends_file=ends_file)
-            number += 1
-            position += length
-            waiting, length = [], 0
-            if ends_file:
-                position += file_bytes - position % file_bytes
-        waiting.append(one)
-        length += one.bytes
-    if waiting:
-        yield group(ends_file=False)
+        fitting = int(np.searchsorted(ends, before + room, side="right"))
+        end = min(fitting, int(np.searchsorted(ends, before + GROUP_BYTES)) + 1)
+        ends_file = end == fitting < len(ends)
+        length = int(ends[min(end, len(ends)) - 1]) - before
+        yield Stretch(number, position, (first, end), length, ends_file)
+        number, first, before, position = number + 1, end, before + length, position + length
+        if ends_file:
+            position += file_bytes - position % file_bytes
 
 
 def _refuse_full(root: Path, found: RestorePlan, bytes_waiting: int) -> None:

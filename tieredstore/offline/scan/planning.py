@@ -3,12 +3,12 @@
 import asyncio
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
@@ -44,6 +44,7 @@ from tieredstore.session.reader import (
     read_bytes,
 )
 
+ResultT = TypeVar("ResultT")
 SPLIT_BYTES = 128 << 20
 """Default bytes of a split. The start of a worker costs less than 5 % of its scan."""
 LEAD_BYTES_MAX = 8 << 20
@@ -436,11 +437,8 @@ def plan(
     split_bytes: int = SPLIT_BYTES,
     *,
     java_metadata: Path | None = None,
-    naming: str = AS_ARGUMENTS,
 ) -> TierPlan:
     """Plan the splits of the configured tier, as `splits`; return them with their metadata.
-
-    `naming`: form in which the caller's user names a broker (`session.reader.AS_OPTIONS`).
 
     Raises:
         as `splits`.
@@ -448,16 +446,36 @@ def plan(
     if split_bytes <= 0:
         raise ValueError(f"a split has bytes: {split_bytes}")
 
-    async def planned() -> TierPlan:
+    async def work(reader: TierReader, place: TierPlace) -> TierPlan:
+        return await plan_of(reader, place, wanted or Selection(), split_bytes)
+
+    return with_open_tier(config, work, java_metadata=java_metadata)
+
+
+def with_open_tier(
+    config: Config,
+    work: Callable[[TierReader, TierPlace], Awaitable[ResultT]],
+    *,
+    java_metadata: Path | None = None,
+    naming: str = AS_ARGUMENTS,
+) -> ResultT:
+    """Return the result of `work` with the configured tier open; repeated as by `by_newest`.
+
+    `naming`: form in which the caller's user names a broker (`session.reader.AS_OPTIONS`).
+
+    Raises:
+        as `splits`.
+    """
+
+    async def done() -> ResultT:
         found = await asyncio.to_thread(existing_tier, config, naming)
         java = None if java_metadata is None else await asyncio.to_thread(read_bytes, java_metadata)
         async with open_reader(found, java, java_path=str(java_metadata or "")) as reader:
             place = await asyncio.to_thread(place_of, found)
-            selection = wanted or Selection()
-            return await by_newest(reader, partial(plan_of, reader, place, selection, split_bytes))
+            return await by_newest(reader, partial(work, reader, place))
 
     with start_blocking_portal() as portal:
-        return portal.call(planned)
+        return portal.call(done)
 
 
 def _has_topic(wanted: Selection, topic: str) -> bool:
@@ -475,8 +493,7 @@ async def plan_of(
         Corrupt, Unavailable: a manifest cannot be read.
     """
     state = reader.state.copy()
-    place = replace(place, recorded_second=recorded_second(state.attempts))
-    seen = Seen.of(state, await reader.entry_crc(state.sequence))
+    place, seen = await as_seen(reader, state, place)
     known = {queue.topic for queue in state.queues}
     for topic in sorted((wanted.topics or frozenset()) - known):
         raise NotFound(absence_text(topic, None, state.queues), place.location)
@@ -498,6 +515,12 @@ async def plan_of(
             boundary=_known(found),
         )  # fmt: skip
     return TierPlan(place, state, segments, made, seen)
+
+
+async def as_seen(reader: TierReader, state: TierState, place: TierPlace) -> tuple[TierPlace, Seen]:
+    """Return the place with what the journal says of it, and the position of this state."""
+    place = replace(place, recorded_second=recorded_second(state.attempts))
+    return place, Seen.of(state, await reader.entry_crc(state.sequence))
 
 
 def _known(found: Mapping[tuple[int, int], int]) -> Boundary:
