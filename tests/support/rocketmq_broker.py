@@ -283,6 +283,11 @@ class RunningBroker:
             "timerWheelEnable": "false",
             # requests that waited for a busy machine are answered, not refused after 200 ms
             "brokerFastFailureEnable": "false",
+            # two threads of transactions spin without a pause: one for as long after each start,
+            # the other one from that interval after a transaction's end on, for good
+            "transactionMetricFlushInterval": "500",
+            "transactionOpBatchInterval": "3600000",
+            "transactionOpMsgMaxSize": "1",  # so that the end is written at once
             **self.conf,
             "brokerIP1": "127.0.0.1",
             "bindAddress": "127.0.0.1",
