@@ -1,13 +1,21 @@
 """A hot log whose files were mutated: what is lacking is said, and no offset is given twice."""
 
+import asyncio
 import os
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from tests.support.hot_mutations import Judge
+from container.queue.time_index import Boundary
+from provider.clock import SystemClock
+from provider.errors import StoreError
+from tests.support.hot_mutations import MUTATIONS as KINDS
+from tests.support.hot_mutations import OPTIONS, QUEUES, Judge, write
 from tests.support.level import by_level
+from tieredstore.store.local import LocalMessageStore
 
 MUTATIONS = (1, 1, 2, 4)
 """How many there are in one store, in turn."""
@@ -64,3 +72,44 @@ def test_a_store_that_is_not_mutated_has_everything(tmp_path: Path) -> None:
         judge.judge(number, mutations=0)
     assert judge.failures == []
     assert judge.counts["lacking"] == judge.counts["refused"] == 0
+
+
+@pytest.mark.scales
+@pytest.mark.parametrize("seed", range(by_level(quick=10, full=30, nightly=600)))
+async def test_each_verb_over_damaged_files_answers_or_says_so(seed: int, tmp_path: Path) -> None:
+    """Damaged before the store is opened, or while it is open."""
+    rng, root = Random(seed), tmp_path / "store"
+    end, is_open = rng.choice(["closed", "durable"]), rng.random() < 0.5
+    await asyncio.to_thread(write, root, rng, end=end, older=tmp_path / "older")
+    if not is_open:
+        await asyncio.to_thread(harm_units_and_records, root, rng)
+    with suppress(StoreError):  # damage that only a repair may pass over
+        async with LocalMessageStore(root, options=OPTIONS) as store:
+            if is_open:
+                await asyncio.to_thread(harm_units_and_records, root, rng)
+            for queue in QUEUES * 6:
+                now_ms = SystemClock().now_ms()
+                offset, messages = rng.randint(0, 60), rng.choice([1, 8, 32, 100])
+                boundary = rng.choice(list(Boundary))
+                for asked in (
+                    store.is_in_memory(*queue, offset, messages),
+                    store.is_in_store(*queue, offset),
+                    store.get_message("g", *queue, offset, messages_max=messages),
+                    store.message_store_time(*queue, offset),
+                    store.earliest_message_time(*queue),
+                    store.offset_by_time(*queue, rng.choice([0, now_ms, 1 << 62]), boundary),
+                    store.min_offset(*queue),
+                    store.max_offset(*queue),
+                    store.query_message(queue.topic, f"key-{rng.randint(0, 160)}"),
+                ):
+                    with suppress(StoreError):
+                        await asked
+
+
+def harm_units_and_records(root: Path, rng: Random) -> None:
+    for _ in range(rng.randint(1, 3)):
+        pattern = rng.choice(["consumequeue/*/*/*", "consumequeue/*/*/*", "commitlog/*", "index/*"])
+        files = sorted(root.glob(pattern))
+        if files:
+            path, harm = rng.choice(files), rng.choice(sorted(KINDS))
+            KINDS[harm](path, rng)

@@ -268,22 +268,25 @@ def are_resident(
 ) -> bool:
     """Whether the records of `count` messages from `offset` on are in the page cache.
 
-    Missing messages do not count. If the first is missing, the result is False. If the kernel does
-    not report residency, RocketMQ's estimate decides, by a share of the memory.
+    Missing messages do not count. If the first is missing, or a unit points out of the log, the
+    result is False. If the kernel does not report residency, RocketMQ's estimate decides, by a
+    share of the memory.
 
     Raises:
         OSError: units cannot be read.
     """
-    least, log = appender.log.min_position, appender.log
+    log, end = appender.log, appender.end
     units = units_from(appender, queue, offset, count)
     there = [unit for unit in units if unit.size > 0 and not unit.is_filler]
-    if not units or not there or units[0] is not there[0] or there[0].position < least:
+    if not there or units[0] is not there[0]:
+        return False
+    if any(not log.min_position <= one.position <= end - one.size for one in there):
         return False
     for run in _runs(enumerate(there), log.file_bytes):
         start, (_, last) = run[0][1].position, run[-1]
         answer = log.is_resident(start, last.position + last.size - start)
         if answer is None:
-            answer = is_estimated_resident(start, appender.end, estimated_share)
+            answer = is_estimated_resident(start, end, estimated_share)
         if not answer:
             return False
     return True

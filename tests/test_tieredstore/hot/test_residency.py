@@ -1,10 +1,12 @@
 """Whether bytes of a file are in the page cache, as the kernel tells it."""
 
+import asyncio
 import os
 from pathlib import Path
 from unittest.mock import patch
 
 from container.names.queue_id import QueueId
+from container.record.unit import UNIT_BYTES
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, new_message
 from tieredstore.hot import reading
@@ -76,3 +78,21 @@ async def test_messages_count_over_files_and_without_those_of_others(tmp_path: P
             patch.object(reading, "is_estimated_resident", lambda *_: False),
         ):
             assert not await log.is_resident(QUEUE, 0)
+
+
+def write_position(path: Path, at: int, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(position.to_bytes(8, "big", signed=True))
+
+
+async def test_a_unit_that_points_out_of_the_log_is_not_resident(tmp_path: Path) -> None:
+    """Whichever of several it is: the read that follows says what is wrong with it."""
+    async with open_hot_log(tmp_path, options=SMALL, clock=ManualClock()) as log:
+        await log.append_many([new_message(n) for n in range(3)])
+        assert await log.is_resident(QUEUE, 0, 3)
+        path = tmp_path / "consumequeue" / "Orders" / "0" / "00000000000000000000"
+        for position in (-(1 << 62), 1 << 40):
+            await asyncio.to_thread(write_position, path, UNIT_BYTES, position)
+            assert not await log.is_resident(QUEUE, 0, 3)
+            assert await log.is_resident(QUEUE, 0, 1)
