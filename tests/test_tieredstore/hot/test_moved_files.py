@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from container.names.queue_id import QueueId
+from container.record.unit import UNIT_BYTES
 from provider.errors import StoreError, Unavailable
 from tests.support.hot_store import appender_at, new_message, put, readable
 from tieredstore.hot.log import directory
@@ -219,6 +220,25 @@ def test_a_deletion_without_descriptors_leaves_no_bounds_of_files_that_are_gone(
         few.left = 1 << 30
         store.delete_oldest([second])
         assert store.log.min_position == third
+        store.close()
+
+
+def test_units_deleted_without_descriptors_leave_no_file_that_is_gone(tmp_path: Path) -> None:
+    few, queue = FewDescriptors(errno.EMFILE), QueueId("Orders", 0)
+    with appender_at(tmp_path) as store, patch("os.open", few.open):
+        put(store, [new_message(number) for number in range(120)])
+        store.flush_queues()
+        first, second, *_ = store.queues.bases[queue]
+        below = second // UNIT_BYTES + 2
+        few.left = 0
+        with pytest.raises(OSError, match="open files"):
+            store.queues.delete_below(queue, below)
+        assert not store.queues.path(queue, first).exists()
+        assert store.queues.bases[queue][0] == second
+        with pytest.raises(OSError, match="open files"):  # it is not durable yet
+            store.queues.delete_below(queue, below)
+        few.left = 1 << 30
+        assert store.queues.delete_below(queue, below) == 0
         store.close()
 
 

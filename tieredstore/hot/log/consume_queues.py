@@ -57,6 +57,8 @@ class QueueFiles:
         self._files_open_max = files_open_max
         self.bases: dict[QueueId, list[int]] = {}
         """First bytes of each queue's files, ascending and without a hole."""
+        self._deletions_due: set[QueueId] = set()
+        """Queues of which the deletion of a file may not be durable yet."""
         self.irregular: dict[QueueId, list[int]] = {}
         """Queues with a short or missing file, with their files below the last hole."""
         self.filled: dict[QueueId, int] = {}
@@ -116,10 +118,15 @@ class QueueFiles:
 
     def _unlink(self, queue: QueueId, base: int) -> None:
         """Delete a file. Durable on return: in order, so that no power failure leaves a hole."""
-        path = self.path(queue, base)
-        path.unlink(missing_ok=True)
+        self.path(queue, base).unlink(missing_ok=True)
         self._reads.forget(self._name(queue, base))
-        sync_directories([path.parent])
+        self._deletions_due.add(queue)
+        self._sync_deletion(queue)
+
+    def _sync_deletion(self, queue: QueueId) -> None:
+        if queue in self._deletions_due:
+            sync_directories([self.path(queue, 0).parent])
+            self._deletions_due.remove(queue)
 
     def path(self, queue: QueueId, base: int) -> Path:
         """Return the path of a queue's file that begins at `base`."""
@@ -351,9 +358,10 @@ class QueueFiles:
         missing.
 
         Raises:
-            OSError: one cannot be deleted.
+            OSError: one cannot be deleted, or that cannot be made durable; the next call does it.
         """
         bases, deleted = self.bases.get(queue, []), 0
+        self._sync_deletion(queue)
         while len(bases) > 1 and bases[0] + self.file_bytes < offset * UNIT_BYTES:
             base = bases[0]
             with self._lock:  # first, so that a search that misses the file starts again
@@ -363,8 +371,9 @@ class QueueFiles:
             try:
                 self._unlink(queue, base)
             except OSError:
-                with self._lock:
-                    self.bases[queue] = [base, *self.bases[queue]]
+                if queue not in self._deletions_due:  # else it is gone
+                    with self._lock:
+                        self.bases[queue] = [base, *self.bases[queue]]
                 raise
             deleted += 1
         return deleted
@@ -394,6 +403,7 @@ class QueueFiles:
                 self.bases.pop(queue, None)
                 self.irregular.pop(queue, None)
                 self.filled.pop(queue, None)
+                self._deletions_due.discard(queue)
                 self._dirty = {one for one in self._dirty if one[0] != queue}
                 for one in [one for one in self._identities if one[0] == queue]:
                     del self._identities[one]
