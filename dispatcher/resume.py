@@ -7,6 +7,7 @@ messages that exist. A gap is therefore recorded only after a poll without kept 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from container.metadata.records import Queue
@@ -37,7 +38,7 @@ from dispatcher.start import (
 )
 from dispatcher.statistics import Counters
 from provider.clock import Clock
-from provider.errors import Corrupt, OutOfRange, StoreError
+from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 
 
@@ -355,9 +356,18 @@ class QueueOpening:
                 agreed=agreed,
             )
         except StoreError as error:
-            self._not_opened(queue, error)
+            if isinstance(error, OutOfRange) and await self._is_outdated(hot):
+                queue.react(Reaction.REOPEN, "", self._clock.monotonic_s())
+            else:
+                self._not_opened(queue, error)
         else:
             await self._opened(queue, hot, outcome)
+
+    async def _is_outdated(self, hot: HotQueue) -> bool:
+        """Whether the hot log deleted or gave up messages of a queue since it was polled."""
+        with suppress(Unavailable, Denied):  # the next poll reports it
+            return await self._confirmation.at(hot) != hot
+        return False
 
     async def _opened(
         self, queue: QueueProgress, hot: HotQueue, outcome: Opened | Contradicted | HotLogIsDamaged

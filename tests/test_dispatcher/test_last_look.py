@@ -67,3 +67,18 @@ async def test_no_gap_is_recorded_while_the_hot_log_cannot_be_asked() -> None:
         world.hot.look_error = None
         await world.wait_for(lambda: gaps_of(world, A) != [], seconds=40)
     assert gaps_of(world, A) == [(10, 15, DELETED_REASON)]
+
+
+async def test_what_was_lost_since_the_poll_does_not_wait_for_the_next_one() -> None:
+    """The messages that would be compared are gone, too. A stop must not end amid failures."""
+    world = World()
+    world.hot.append(A, *[b"x"] * 10)
+    async with world.running():
+        await world.wait_for(lambda: world.is_tiered(A), seconds=5)
+        world.hot.append(A, *[b"y"] * 10)
+        await world.wait_for(lambda: world.state(A).behind == 10, seconds=5)
+        world.hot.delete_below(A, 18)
+        world.hot.poll_error = Unavailable("busy", "store")
+        await world.wait_for(lambda: world.state(A).commit_offset == 20, seconds=5)
+    assert gaps_of(world, A) == [(10, 18, DELETED_REASON)]
+    assert world.state(A).failures == 0
