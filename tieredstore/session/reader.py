@@ -307,6 +307,7 @@ def no_journal_error(directory: Location) -> NotFound:
     else:
         reason = (
             "there is no journal here; a tier of RocketMQ's own store is read with its "
-            "metadata file (--java-metadata FILE, java_metadata=FILE)"
+            "metadata file (--java-metadata FILE, java_metadata=FILE); other commands need "
+            "`tieredstore metadata import FILE` before, which takes it over"
         )
     return NotFound(reason, str(directory))

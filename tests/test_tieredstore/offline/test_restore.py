@@ -304,8 +304,10 @@ def test_a_tier_that_rocketmq_wrote_and_we_took_over_is_restored(tmp_path: Path)
     words = [*settings(tree, tmp_path / "tier")]
     words += ["-D", f"mappedFileSizeCommitLog={golden.commit_log_file_bytes}"]
     words += ["-D", f"mappedFileSizeConsumeQueue={golden.consume_queue_file_bytes}"]
+    said = run(*words, "restore", root := tmp_path / "restored", status=1).err
+    assert "`tieredstore metadata import FILE` before" in said
     run(*words, "metadata", "import", tree.java_metadata)
-    report = restored(words, root := tmp_path / "restored")
+    report = restored(words, root)
     assert (report.messages, report.is_whole) == (408, True)
     assert len(records(root, golden.commit_log_file_bytes)) == 408
     run(*words, "tier", root)
