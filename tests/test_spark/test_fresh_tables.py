@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 
 from container.errors import Expired
 from tests.support.lacking import lacks
+from tests.support.level import by_level
 from tests.support.living_tier import LivingTier
 from tests.support.spark_settings import ROOT, Job, connect_url, java_machine
 from tests.test_spark.test_cluster import found_by
@@ -65,6 +66,7 @@ def view(
 
 VIEWS = ["messages", "options", "pushFilters", "SQL"]
 BY_DAY = set(zip(VIEWS, ["true", "false"] * 2, strict=True))
+TURNS = by_level(quick=1, full=1, nightly=2)
 QUERIES = {
     "scalar subquery": """
         SELECT (SELECT count(*) FROM m WHERE topic = 'A') AS a, (SELECT count(*) FROM m) AS b""",
@@ -96,6 +98,7 @@ QUERIES = {
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.parametrize(
     ("view", "is_adaptive"),
     [
@@ -112,7 +115,7 @@ def test_scans_of_one_query_share_no_filter(
 ) -> None:
     spark.conf.set("spark.sql.adaptive.enabled", is_adaptive)
     try:
-        for _ in range(2):
+        for _ in range(TURNS):
             assert_queries(view, tier)
     finally:
         spark.conf.unset("spark.sql.adaptive.enabled")
