@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Lock, Thread
 from traceback import clear_frames
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
@@ -402,6 +403,13 @@ def _break(connection: http.client.HTTPConnection) -> None:
             sock.shutdown(socket.SHUT_RDWR)
 
 
+Calls = SimpleQueue[Callable[[], Callable[[], object]]]
+_IDLE: Final[list[Calls]] = []
+"""Queues of the idle threads. A new thread costs more CPU time than the listing."""
+IDLE_MAX: Final = 8
+"""Most idle threads of a process."""
+
+
 async def _in_daemon(call: Callable[[], ResultT]) -> ResultT:
     """Run a call in a daemon thread, so that exit does not wait for a silent name server."""
     loop = asyncio.get_running_loop()
@@ -415,17 +423,37 @@ async def _in_daemon(call: Callable[[], ResultT]) -> ResultT:
         else:
             future.set_exception(error)
 
-    def run() -> None:
+    def run() -> Callable[[], object]:
         result, failure = None, None
         try:
             result = call()
         except BaseException as error:  # noqa: BLE001 - it leaves by the future
             failure = error
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, result, failure)
+        return lambda: loop.call_soon_threadsafe(settle, result, failure)
 
-    Thread(target=run, name="s3-listing", daemon=True).start()
+    try:
+        calls = _IDLE.pop()
+    except IndexError:
+        calls = Calls()
+        Thread(target=_serve, args=(calls,), name="s3-listing", daemon=True).start()
+    calls.put(run)
     return await future
+
+
+def _serve(calls: Calls) -> None:
+    """Run the calls of a queue. End if enough threads are idle.
+
+    The thread is idle before a call's caller continues, so one caller at a time needs one thread.
+    """
+    is_kept = True
+    while is_kept:
+        settle = calls.get()()
+        is_kept = len(_IDLE) < IDLE_MAX
+        if is_kept:
+            _IDLE.append(calls)
+        with suppress(RuntimeError):  # the loop has ended
+            settle()
+        del settle  # an idle thread keeps nothing alive
 
 
 Credentials = Callable[[], Credential]

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import cycle
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -287,6 +288,39 @@ async def test_pages_may_be_small_and_empty(opened: Callable[..., FsspecStore]) 
         assert len(await store.directories()) == 8
         assert await store.holds("d6/")
         assert [one.name for one in await store.list("", after="d4/x")] == ["d5/x", "d6/x"]
+
+
+async def test_listings_share_threads(
+    opened: Callable[..., FsspecStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new thread would double the CPU time of a listing, and each commit needs one."""
+    begun, are_two = list[Thread](), asyncio.Event()
+
+    class Counted(Thread):
+        def start(self) -> None:
+            begun.append(self)
+            super().start()
+            if len(begun) == 2:
+                are_two.set()
+
+    monkeypatch.setattr(client, "Thread", Counted)
+    monkeypatch.setattr(client, "_IDLE", [])
+    with serving() as server:
+        store = opened(server)
+        for _ in range(20):
+            await store.list("")
+        assert len(begun) == 1
+        async with asyncio.TaskGroup() as group:
+            with server.lock:  # it replies to neither
+                for _ in range(2):
+                    group.create_task(store.list(""))
+                await are_two.wait()
+        monkeypatch.setattr(client, "IDLE_MAX", 0)
+        for _ in range(3):
+            await store.list("")
+    for thread in begun:
+        thread.join()
+    assert len(begun) == 3
 
 
 STRANGE = (
