@@ -351,8 +351,8 @@ def _reason(failure: Failure, place: Place, operation: Operation) -> tuple[int, 
     elif code in REMEDIES:
         found = errno.EACCES, REMEDIES[code]
     elif status == HTTPStatus.CONFLICT and operation == "PutObject":
-        # Another write was under way: the object may not exist now, or ever.
-        found = errno.EAGAIN, "S3 left open whether it wrote, for another write was under way"
+        why = "another write was under way, which left open whether this one took place"
+        found = errno.EAGAIN, f"it wants that request again: {why}"
     elif code in _PASSING or status in _PASSING_STATUS or _THROTTLED.search(code):
         found = errno.EAGAIN, f"it wants that request again: {said_why}"
     elif code.startswith(_OF_KEY):

@@ -86,6 +86,7 @@ async def refused(store: FsspecStore, call: Call) -> StoreError:
         (405, "MethodNotAllowed", Denied, "objectStoreEndpoint"),
         (501, "NotImplemented", Denied, "objectStore"),
         (400, "RequestTimeout", Unavailable, "again"),
+        (409, "OperationAborted", Unavailable, "again"),
         (400, "ThrottlingException", Unavailable, "again"),
         (400, "KMS.ThrottlingException", Unavailable, "again"),
         (403, "RequestLimitExceeded", Unavailable, "again"),

@@ -128,7 +128,7 @@ async def test_a_conflict_says_nothing_and_is_no_name_that_is_taken(
     proxy: FaultProxy, store: FsspecStore
 ) -> None:
     proxy.faults = [WireFault("conflict", "PUT", calls=(1,))]
-    with pytest.raises(Unavailable, match="left open whether it wrote"):
+    with pytest.raises(Unavailable, match="left open whether this one took place"):
         await store.create("a", [b"first"])
     await store.create("a", [b"first"])
     with pytest.raises(AlreadyExists):
