@@ -383,6 +383,7 @@ class History(RuleBasedStateMachine):
         self.world.tier_store.faults = ()
         answered = Patience("the tier is not opened")
         self.run(until(lambda: self.store.cold is not None, answered))
+        self.note_tier_ends()
 
     def refuse_lost(self, queue: QueueId, offset: int) -> None:
         """Only what a repair took out of the hot log waits for the tier."""
@@ -469,6 +470,9 @@ class History(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.store = self.world.store()
         self.run(self.store.__aenter__())
+        self.note_tier_ends()
+
+    def note_tier_ends(self) -> None:
         self.opened = {queue: self.run(self.store.commit_offset(*queue)) for queue in QUEUES}
 
     @invariant()
