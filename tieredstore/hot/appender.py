@@ -518,7 +518,7 @@ class Appender:
             OSError: some are left.
         """
         self.log.undo(self.end)  # first: a start would take sound records for messages
-        for queue in self._untidy:
+        for queue in sorted(self._untidy):
             self.queues.undo(queue, self.next_offset(queue))
         self._untidy = frozenset()
 

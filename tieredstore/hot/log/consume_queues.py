@@ -316,7 +316,7 @@ class QueueFiles:
             directories, self._dirty_directories = self._dirty_directories, set()
         left = set(files)
         try:
-            for queue, base in files:
+            for queue, base in sorted(files):
                 self._sync_one(queue, base)
                 left.discard((queue, base))
             sync_directories(directories)
@@ -391,7 +391,7 @@ class QueueFiles:
             self._dropping.clear()
 
     def _drop(self, queues: Collection[QueueId]) -> None:
-        for queue in queues:
+        for queue in sorted(queues):
             self._close_of(queue)
             directory = self.path(queue, 0).parent
             for base in [*self.irregular.get(queue, []), *self.bases.get(queue, [])]:

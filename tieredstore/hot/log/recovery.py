@@ -458,7 +458,7 @@ def _damages_of(
         return None
     files: dict[int, list[Damage]] = {}
     damages: set[Damage] = set()
-    for queue in queues.bases.keys() | known.keys():
+    for queue in sorted(queues.bases.keys() | known.keys()):
         last = known.get(queue, 0) - 1
         if last < 0:
             unit = queues.unit(queue, queues.first_offset(queue))
@@ -559,7 +559,7 @@ def _after_lost_log(
     """Continue after a log that is lost with all its files, as if its messages had expired."""
     position = -(-lost_end // log.file_bytes) * log.file_bytes
     known = found.next_offsets() if found.durable is not None else {}
-    for queue in queues.bases.keys() | known.keys():
+    for queue in sorted(queues.bases.keys() | known.keys()):
         written = _written(queues, queue)
         known[queue] = max(known.get(queue, 0), written)
         if written < known[queue] or queue in queues.irregular:

@@ -155,7 +155,7 @@ class TopicsFile:
             return
         document, is_ours = self._current()
         wanted = new if is_ours else new | self._known
-        if with_queues(document, wanted, queues_min):
+        if with_queues(document, sorted(wanted), queues_min):
             self._write(document, now_ms)
         self._known |= new
 
