@@ -172,8 +172,10 @@ class Takeover:
         beats_s = said.beat_s * LOOKS_PER_LEASE if said is not None else 0.0
         lease = Lease(max(self._lease_s, beats_s), self._clock.monotonic_s())
         self._tell_of_wait(broker, lease)
+        looked_for_s = 0.0  # of a slow storage: it is a part of the interval
         while True:
-            await self._sleep(broker, lease.interval_s)
+            await self._sleep(broker, lease.interval_s - looked_for_s)
+            begun_s = self._clock.monotonic_s()
             evidence = await asyncio.to_thread(self._evidence, broker)
             if evidence == ProcessLife.GONE:
                 return
@@ -183,8 +185,10 @@ class Takeover:
                 if not self._stands_by:
                     raise
                 lease.renew(self._clock.monotonic_s())
+                looked_for_s = 0.0
                 continue
             now_s = self._clock.monotonic_s()
+            looked_for_s = now_s - begun_s
             if seen in {Seen.ENDED, Seen.REPLACED}:
                 return
             if seen == Seen.ALIVE:

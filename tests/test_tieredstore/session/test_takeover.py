@@ -21,6 +21,7 @@ from container.metadata.records import Broker
 from container.names.tier_objects import SignName
 from container.options import JournalOptions
 from provider.errors import Fenced, Unavailable
+from provider.object_store import ObjectEntry
 from provider.testing.manual_clock import ManualClock, settle
 from provider.testing.memory import MemoryStore
 from tests.support.cli import COMMAND, run
@@ -293,6 +294,39 @@ async def test_a_standby_waits_one_lease_though_the_owner_wrote_entries_meanwhil
     assert taken.result().state.tombstones.keys() >= {"m0", "m540"}
     assert waited_s <= 90 + 30 + 5, "a lease from the look that saw the last sign"
     await taken.result().close()
+
+
+class SlowListings(MemoryStore):
+    """Takes its time to answer a look for signs."""
+
+    clock = ManualClock()
+    answer_s = 0.0
+
+    async def list(self, prefix: str, *, after: str = "") -> list[ObjectEntry]:
+        await self.clock.sleep(self.answer_s)
+        return await super().list(prefix, after=after)
+
+
+async def test_the_looks_of_a_standby_at_a_slow_store_do_not_lengthen_the_lease() -> None:
+    store = SlowListings()
+    rival = Rival(stands_by=True, store=store)
+    store.clock = rival.clock
+    journal = await rival.begin()
+    assert rival.heartbeat is not None
+    lives = asyncio.create_task(rival.heartbeat.run())
+    asked = asyncio.create_task(raised(rival.start().permit(journal.state.broker)))
+    for _ in range(100):
+        await step(rival.clock)
+    store.answer_s = 15.0
+    for _ in range(100):
+        await step(rival.clock)
+    assert not asked.done()
+    lives.cancel()
+    ended_s = rival.clock.monotonic_s()
+    await threads_rest(asked, rival.clock)
+    assert asked.result() is None
+    assert rival.clock.monotonic_s() - ended_s <= 90 + 30 + 15 + 5
+    await journal.close()
 
 
 async def test_a_clean_end_is_believed_at_once() -> None:
