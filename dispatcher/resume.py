@@ -38,7 +38,7 @@ from dispatcher.start import (
 )
 from dispatcher.statistics import Counters
 from provider.clock import Clock
-from provider.errors import Corrupt, Denied, OutOfRange, StoreError, Unavailable
+from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
 from provider.ranges import QueueOffset
 
 
@@ -356,17 +356,20 @@ class QueueOpening:
                 agreed=agreed,
             )
         except StoreError as error:
-            if isinstance(error, OutOfRange) and await self._is_outdated(hot):
+            if await self._is_outdated(hot, error):
                 queue.react(Reaction.REOPEN, "", self._clock.monotonic_s())
             else:
                 self._not_opened(queue, error)
         else:
             await self._opened(queue, hot, outcome)
 
-    async def _is_outdated(self, hot: HotQueue) -> bool:
-        """Whether the hot log deleted or gave up messages of a queue since it was polled."""
+    async def _is_outdated(self, hot: HotQueue, error: StoreError) -> bool:
+        """Whether `error` is of messages that the hot log deleted or gave up since the poll."""
+        if not isinstance(error, OutOfRange) or isinstance(error, NotFound):  # the tier's bytes
+            return False
         with suppress(Unavailable, Denied):  # the next poll reports it
-            return await self._confirmation.at(hot) != hot
+            again = await self._confirmation.at(hot)
+            return (again.min_offset, again.deleted) != (hot.min_offset, hot.deleted)
         return False
 
     async def _opened(

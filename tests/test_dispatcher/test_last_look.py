@@ -1,7 +1,11 @@
 """A gap is recorded only for what is still missing when the hot log was asked with nothing kept."""
 
+from typing import Any
+from unittest.mock import patch
+
+from container.errors import BytesMissing
 from container.names.queue_id import QueueId
-from dispatcher.ports import DELETED_REASON
+from dispatcher.ports import DELETED_REASON, QueueState
 from provider.errors import Unavailable
 from tests.support.dispatch_world import World
 
@@ -82,3 +86,24 @@ async def test_what_was_lost_since_the_poll_does_not_wait_for_the_next_one() -> 
         await world.wait_for(lambda: world.state(A).commit_offset == 20, seconds=5)
     assert gaps_of(world, A) == [(10, 18, DELETED_REASON)]
     assert world.state(A).failures == 0
+
+
+async def test_missing_bytes_of_the_tier_halt_a_queue_that_grows_meanwhile() -> None:
+    """No poll of the hot log cures them."""
+    world = World()
+    world.hot.append(A, *[b"x"] * 10)
+    async with world.running():
+        await world.wait_for(lambda: world.is_tiered(A), seconds=5)
+    world.restart()
+    world.tier.refusals[A] = BytesMissing("no such object", f"{A}/COMMIT_LOG/0", 9)
+    compared = world.tier.messages_at
+
+    async def while_it_grows(queue: QueueId, *asked: Any, **options: Any) -> Any:
+        world.hot.append(queue, b"new")
+        return await compared(queue, *asked, **options)
+
+    with patch.object(world.tier, "messages_at", while_it_grows):
+        async with world.running():
+            await world.wait_for(lambda: world.state(A).state is QueueState.STOPPED, seconds=10)
+    assert "bring the file back" in world.state(A).reason
+    assert world.hot.calls["poll_again"] == 0
