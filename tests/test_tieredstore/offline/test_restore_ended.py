@@ -5,7 +5,9 @@ import fcntl
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -298,6 +300,16 @@ def test_a_disk_that_is_full_in_the_middle_is_one_sentence_and_the_next_run_cont
     assert said.err.count("\n") == 1
     assert restored(tier, root).groups_before == 2
     assert files(root) == files(whole)
+
+
+def test_a_full_directory_of_temporary_files_is_named(
+    tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "WRITTEN_ROWS", 1)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: FileIO("/dev/full", "r+"))
+    said = run(*tier, "restore", tmp_path / "restored", "--processes", "1", status=None)
+    assert said.status == 3
+    assert f"the file system is full; free space to continue ({tempfile.gettempdir()})" in said.err
 
 
 def test_a_file_that_cannot_be_synced_begins_the_directory_again(

@@ -18,8 +18,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self, cast, overload
+from typing import Any, NamedTuple, Self, cast, overload
 
 import numpy as np
 import orjson
@@ -38,6 +39,7 @@ from dispatcher.topic_filter import is_system_topic
 from provider.clock import Clock, SystemClock
 from provider.errors import Unavailable
 from provider.names import is_directory, is_there
+from provider.posix.files import posix_errors
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.layout import (
@@ -540,7 +542,7 @@ def planned(config: Config, root: Path, wanted: Wanted, corrections: Corrections
         ConfigError: there is no such topic, or an extent is longer than a file of the CommitLog.
         NotFound, Corrupt, NewerVersion, Denied, Unavailable: as `planning.plan`.
     """
-    with tempfile.TemporaryFile(dir=temporary_directory()) as file:
+    with tempfile.TemporaryFile(dir=temporary_directory(), buffering=0) as file:
 
         async def work(reader: TierReader, place: TierPlace) -> RestorePlan:
             return await _Planning(config, root, wanted, corrections, file).plan(reader, place)
@@ -557,7 +559,7 @@ class _Planning:
         root: Path,
         wanted: Wanted,
         corrections: Corrections,
-        file: IO[bytes],
+        file: FileIO,
     ) -> None:
         """`file`: for the extents; a mapping of it is in the plan."""
         self._file = file
@@ -604,9 +606,11 @@ class _Planning:
 
     def _write(self) -> None:
         rows = np.concatenate(self._waiting)
-        self._file.seek(self._written * ROW.itemsize)
-        self._file.write(rows.tobytes())
-        self._file.flush()
+        with posix_errors(temporary_directory()):
+            self._file.seek(self._written * ROW.itemsize)
+            left = memoryview(rows.tobytes())
+            while left:
+                left = left[self._file.write(left) :]
         self._written, self._waiting = self._added, []
 
     def _mapped(self) -> Rows:
