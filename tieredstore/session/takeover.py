@@ -174,7 +174,7 @@ class Takeover:
         self._tell_of_wait(broker, lease)
         looked_for_s = 0.0  # of a slow storage: it is a part of the interval
         while True:
-            await self._sleep(broker, lease.interval_s - looked_for_s)
+            await self._sleep(broker, max(lease.interval_s - looked_for_s, lease.interval_s / 4))
             begun_s = self._clock.monotonic_s()
             evidence = await asyncio.to_thread(self._evidence, broker)
             if evidence == ProcessLife.GONE:
