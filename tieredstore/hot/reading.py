@@ -275,12 +275,12 @@ def are_resident(
     Raises:
         OSError: units cannot be read.
     """
-    log, end = appender.log, appender.end
+    log, least, end = appender.log, appender.log.min_position, appender.end
     units = units_from(appender, queue, offset, count)
     there = [unit for unit in units if unit.size > 0 and not unit.is_filler]
     if not there or units[0] is not there[0]:
         return False
-    if any(not log.min_position <= one.position <= end - one.size for one in there):
+    if any(not least <= one.position <= end - one.size for one in there):
         return False
     for run in _runs(enumerate(there), log.file_bytes):
         start, (_, last) = run[0][1].position, run[-1]

@@ -126,7 +126,7 @@ class QueueFiles:
     def _sync_deletion(self, queue: QueueId) -> None:
         if queue in self._deletions_due:
             sync_directories([self.path(queue, 0).parent])
-            self._deletions_due.remove(queue)
+            self._deletions_due.discard(queue)  # it may be dropped meanwhile
 
     def path(self, queue: QueueId, base: int) -> Path:
         """Return the path of a queue's file that begins at `base`."""
@@ -316,7 +316,7 @@ class QueueFiles:
             directories, self._dirty_directories = self._dirty_directories, set()
         left = set(files)
         try:
-            for queue, base in sorted(files):
+            for queue, base in files:
                 self._sync_one(queue, base)
                 left.discard((queue, base))
             sync_directories(directories)
@@ -371,8 +371,8 @@ class QueueFiles:
             try:
                 self._unlink(queue, base)
             except OSError:
-                if queue not in self._deletions_due:  # else it is gone
-                    with self._lock:
+                with self._lock:
+                    if queue in self.bases and queue not in self._deletions_due:  # it is there
                         self.bases[queue] = [base, *self.bases[queue]]
                 raise
             deleted += 1
