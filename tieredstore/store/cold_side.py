@@ -224,6 +224,8 @@ async def _contradiction(
     hot, tiered = await _both(feed, tier, queue, offset)
     more = f", and {len(differing) - 1} more queues differ" if len(differing) > 1 else ""
     one = f" {shlex.quote(queue.topic)} {queue.queue_id}" if len(differing) == 1 else ""
+    if hot == tiered:  # bytes that no checksum of a record covers
+        more += " (one copy is damaged: `tieredstore check` says so if it is the tier's)"
     return (
         f"the hot log contradicts its tier: at offset {offset} of {queue} the hot log has {hot} and"
         f" the tier {tiered}{more}: `tieredstore repair{one} --cut-to-hot` keeps the hot log's and"

@@ -145,3 +145,21 @@ def test_a_repair_of_a_log_that_contradicts_its_tier_leaves_the_contradiction(
     for _ in range(2):
         with pytest.raises(Denied, match="the hot log contradicts its tier"):
             asyncio.run(put_and_read(root, tier, 41))
+
+
+def test_a_copy_that_rotted_where_no_checksum_covers_it_is_told_from_another_message(
+    tmp_path: Path,
+) -> None:
+    """A cut would take the damaged bytes into the tier: the sentence names the cause."""
+    root, tier = tmp_path / "store", tmp_path / "tier"
+    asyncio.run(filled(root, 0, 20))
+    asyncio.run(put_and_read(root, tier, None))
+    last = next(path for path in sorted((root / "commitlog").iterdir(), reverse=True))
+    raw = bytearray(last.read_bytes())
+    at = raw.rindex(new_message(19).body) - 10  # the store host
+    raw[at] ^= 1
+    last.write_bytes(raw)
+    with pytest.raises(Denied, match="one copy is damaged: `tieredstore check`"):
+        asyncio.run(put_and_read(root, tier, 20))
+    root.rename(tmp_path / "moved away")
+    assert asyncio.run(put_and_read(root, tier, 20)) == bodies(range(21), lost=set())
