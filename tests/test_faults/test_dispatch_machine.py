@@ -144,7 +144,7 @@ class DispatchMachine(RuleBasedStateMachine):
         self.tier.bad_queues = set()
         for here in self.hot.queues.values():
             here.error = None
-        for _ in range(400):
+        for _ in range(1_200):  # a hundred appends of small batches, at 3 s a commit
             self.pass_time(1.0)
             # Bytes that arrived under a lost reply are in the tier before the dispatcher knows it.
             known = self.dispatcher.statistics().behind == 0
