@@ -26,6 +26,8 @@ from provider.errors import Corrupt, NotFound, OutOfRange, Unavailable
 from provider.object_store import ObjectEntry, ObjectStore
 from provider.ranges import ByteRange
 
+UNREPLACED_MIN = 3
+"""Reloads after which a snapshot that is still the newest one is the only one."""
 RELOADS_MAX = 8
 
 
@@ -154,7 +156,8 @@ class JournalReader:
                 return loaded
             if loaded.is_other_history:  # a restore is in progress
                 continue
-            if attempt and loaded.snapshot == last:  # not replaced: there is no other
+            # A listing during which it was replaced shows neither the old nor the new one.
+            if attempt >= UNREPLACED_MIN and loaded.snapshot == last:  # there is no other
                 reason = "entries were deleted, and no snapshot holds them"
                 lost = Corrupt(reason, SNAPSHOT_PREFIX)
                 loaded.damage = loaded.damaged[0] if loaded.damaged else lost

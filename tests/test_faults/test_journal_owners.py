@@ -31,3 +31,8 @@ def test_acknowledged_history_is_replayed_history(first: int) -> None:
     assert totals["created again"] > CHUNK / 15, f"nobody wrote below the boundary: {totals}"
     assert totals["landed late"] > CHUNK / 4, totals
     assert totals["lost"] > 0, f"the power took nothing: {totals}"
+
+
+def test_a_snapshot_that_is_replaced_while_it_is_listed_is_not_missing() -> None:
+    """The listing shows neither the old one nor the new one."""
+    assert simulate(15_136, owners=2)["acknowledged"] > 10
