@@ -206,6 +206,14 @@ def nothing_blocks_the_loop(blocking_detector: BlockBuster) -> Iterator[None]:
     blocking_detector.deactivate()
 
 
+@pytest.fixture(autouse=True)
+def later_tests_collect_garbage_as_before() -> Iterator[None]:
+    """A command that runs in this process keeps what survives collections out of later ones."""
+    known = list(gc.callbacks)
+    yield
+    gc.callbacks[:] = known
+
+
 @pytest.fixture(scope="session")
 def golden_tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tier in a directory; read only."""
