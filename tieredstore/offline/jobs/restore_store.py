@@ -702,7 +702,7 @@ def _stretches(
         fitting = int(np.searchsorted(ends, before + room, side="right"))
         end = min(fitting, int(np.searchsorted(ends, before + GROUP_BYTES)) + 1)
         ends_file = end == fitting < len(ends)
-        length = int(ends[min(end, len(ends)) - 1]) - before
+        length = int(ends[end - 1]) - before
         yield Stretch(number, position, (first, end), length, ends_file)
         number, first, before, position = number + 1, end, before + length, position + length
         if ends_file:
