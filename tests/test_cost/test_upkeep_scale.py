@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def tiers_are_sound() -> None:
-    """Check none: the queues of the bench name files that nobody has written."""
+    """Check none: the queues of the bench name files that were never written."""
 
 
 @pytest.fixture(autouse=True)

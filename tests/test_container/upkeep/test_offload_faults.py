@@ -130,13 +130,19 @@ async def test_a_second_store_that_lies_publishes_nothing(lies_from: int, at_onc
         assert await it.reads_back() == 30
 
 
+async def damaged_segment(it: OwnedWorld) -> str:
+    """Change a byte of the second log segment in the first store; return its name."""
+    victim = sorted(await it.names(f"{QUEUE}/COMMIT_LOG/"))[1]
+    it.memory._shared.objects[victim][700] ^= 1
+    return victim
+
+
 @pytest.mark.leaves_findings("checksum", "body-crc", why="a byte of the first store was changed")
 async def test_damage_in_the_first_store_stays_where_it_is() -> None:
     it = world()
     async with it.owned() as tier:
         await put_each_minute(tier, it.clock, 30)
-        victim = sorted(await it.names(f"{QUEUE}/COMMIT_LOG/"))[1]
-        it.memory._shared.objects[victim][700] ^= 1
+        victim = await damaged_segment(it)
         (done,) = await by_hand(tier)
         assert [(type(error), error.path) for error in done.errors] == [(Corrupt, victim)]
         stay = [one for one in await segments(it) if not is_away(one)]
@@ -151,8 +157,7 @@ async def test_damage_of_a_deleted_topic_is_forgotten() -> None:
     it = world()
     async with it.owned() as tier:
         await put_each_minute(tier, it.clock, 30)
-        victim = sorted(await it.names(f"{QUEUE}/COMMIT_LOG/"))[1]
-        it.memory._shared.objects[victim][700] ^= 1
+        await damaged_segment(it)
         (done,) = await by_hand(tier)
         assert done.errors
         await tier.delete_topic(TOPIC)

@@ -45,11 +45,12 @@ def written(root: Path, *, end: str = "closed") -> dict[QueueId, list[bytes]]:
     return bodies
 
 
-def rot(root: Path, body: bytes) -> None:
+def rot(root: Path, body: bytes, *, before: int = 0) -> None:
+    """Flip a bit of the record with this body: in the body, or so many bytes before it."""
     for path in sorted((root / "commitlog").iterdir()):
         raw = bytearray(path.read_bytes())
         if (at := raw.find(body)) >= 0:
-            raw[at] ^= 0x80
+            raw[at - before] ^= 0x80
             path.write_bytes(raw)
             return
     raise AssertionError(body)

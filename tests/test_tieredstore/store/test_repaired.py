@@ -154,11 +154,7 @@ def test_a_copy_that_rotted_where_no_checksum_covers_it_is_told_from_another_mes
     root, tier = tmp_path / "store", tmp_path / "tier"
     asyncio.run(filled(root, 0, 20))
     asyncio.run(put_and_read(root, tier, None))
-    last = next(path for path in sorted((root / "commitlog").iterdir(), reverse=True))
-    raw = bytearray(last.read_bytes())
-    at = raw.rindex(new_message(19).body) - 10  # the store host
-    raw[at] ^= 1
-    last.write_bytes(raw)
+    rot(root, new_message(19).body, before=10)  # in the store host's bytes
     with pytest.raises(Denied, match="one copy is damaged: `tieredstore check`"):
         asyncio.run(put_and_read(root, tier, 20))
     root.rename(tmp_path / "moved away")
