@@ -25,7 +25,7 @@ SOURCES = Path(__file__).parents[1] / "rocketmq"
 PLUGIN = Path(__file__).parents[2] / "rocketmq-plugin"
 PLUGIN_JAR = "tieredstore-rocketmq-plugin.jar"
 HARNESS_JAR = "tieredstore-harness.jar"
-CLIENT_POM, CLIENT_PROGRAMS = "client.xml", ("Member.java",)
+CLIENT_POM, CLIENT_PROGRAMS = "client.xml", ("Headers.java", "Member.java")
 """What is needed of a RocketMQ of which the client alone is used, and the programs for it."""
 VERSION = re.compile(r"(?<=<rocketmq.version>)(.+)(?=</rocketmq.version>)")
 PORTS = range(20_000, 32_000, 8)  # below the range that Linux gives to outgoing connections
