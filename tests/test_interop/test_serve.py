@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,18 @@ import pytest
 
 from tests.support.certificates import made_certificates
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
-from tests.support.http import free_port, get
+from tests.support.http import free_port, get, value_of
 from tests.support.patience import HANGS_AFTER_S, Patience, completed, ended, wait_until
 from tests.support.rocketmq_broker import SHORT_LIVED, BrokerInstall
+from tests.support.seaweedfs import SeaweedFs
 from tests.test_interop.client_view import comparable, json_lines
 from tests.test_interop.tieredstore_process import Tieredstore
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 
 TOPICS = ("G_Orders", "G_Big", "G_Batch", "G_Keys", "G_Delay", "G_Tx")
+PULLS_OF_A_MINUTE = 36
+"""That fail while a bucket is away: the server retries, then the client waits for 3 s."""
 BINARY = {"rocketmq.serialize.type": "ROCKETMQ"}
 
 
@@ -33,6 +37,8 @@ class Served:
     install: BrokerInstall
     home: Path
     port: int
+    pages: int
+    """Port of its metrics."""
     state: Path
 
     @property
@@ -73,9 +79,11 @@ class Served:
 
 
 @contextmanager
-def serving(rocketmq: BrokerInstall, directory: Path, **more: object) -> Iterator[Served]:
-    """`tieredstore serve` over a tier of the golden store."""
-    tier, port, pages = directory / "tier", free_port(), free_port()
+def serving(
+    rocketmq: BrokerInstall, directory: Path, tier: str | Path = "", **more: object
+) -> Iterator[Served]:
+    """`tieredstore serve` over a tier of the golden store, at `tier` or below the directory."""
+    tier, port, pages = tier or directory / "tier", free_port(), free_port()
     ours = Tieredstore(ROCKETMQ_533.broker_conf, tier)
     ours.run("tier", str(unpacked(ROCKETMQ_533).store))
     values = {
@@ -95,7 +103,7 @@ def serving(rocketmq: BrokerInstall, directory: Path, **more: object) -> Iterato
         try:
             patience = Patience("it is not ready", pids=[process.pid])
             wait_until(lambda: get(pages, "/readyz")[0] == 200, patience)
-            yield Served(rocketmq, home, port, directory / "state")
+            yield Served(rocketmq, home, port, pages, directory / "state")
             process.terminate()
             assert ended(process) == 0
         finally:
@@ -143,6 +151,35 @@ def test_a_push_consumer_gets_each_message_once_from_the_first_offset_on(served:
     assert found == dict.fromkeys(wanted, 1)
     again = served.consume("CG_push", "G_Orders", "*", 0)
     assert again == {}  # the group is at the end
+
+
+@pytest.mark.nightly
+@pytest.mark.s3
+def test_a_push_consumer_gets_each_message_once_after_an_outage_of_the_bucket(
+    rocketmq: BrokerInstall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bucket is away for a minute."""
+    wanted = places("G_Orders")
+    with SeaweedFs(tmp_path / "server") as server:
+        for name, value in {**server.environment, "XDG_RUNTIME_DIR": str(tmp_path)}.items():
+            monkeypatch.setenv(name, value)
+        url = f"s3://{server.make_bucket('tiers')}/golden"
+        with serving(rocketmq, tmp_path, url) as one, ThreadPoolExecutor(1) as consumer:
+
+            def failed() -> float:
+                page, outcome = get(one.pages, "/metrics")[1], 'PULL_MESSAGE",response="SYSTEM_'
+                return value_of("\n".join(row for row in page.splitlines() if outcome in row), "")
+
+            server.kill()
+            found = consumer.submit(one.consume, "CG_outage", "G_Orders", "*", len(wanted))
+            patience = Patience("no pull fails", marks=failed)
+            wait_until(lambda: failed() >= PULLS_OF_A_MINUTE, patience, 0.5)
+            assert not found.done()
+            server.start()
+            assert found.result() == dict.fromkeys(wanted, 1)
+            assert one.consume("CG_outage", "G_Orders", "*", 0) == {}
+        said = (tmp_path / "serve.log").read_text()
+        assert "a request failed (PULL_MESSAGE): the storage failed: GetObject" in said
 
 
 def test_a_push_consumer_gets_the_tags_that_it_wants(served: Served) -> None:
