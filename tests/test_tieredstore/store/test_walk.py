@@ -115,7 +115,7 @@ class History(RuleBasedStateMachine):
         self.number = self.stores = 0
         self.opened: dict[QueueId, int] = {}
         """Where the tier ended when the store was opened."""
-        self.has_jumped = self.is_out = False
+        self.has_jumped = self.is_out = self.was_repaired = False
         self.refused: list[str] = []
         """Why damaged stores were not opened."""
         self.copy: Path | None = None
@@ -388,7 +388,7 @@ class History(RuleBasedStateMachine):
 
     def refuse_lost(self, queue: QueueId, offset: int) -> None:
         """Only what a repair took out of the hot log waits for the tier."""
-        assert self.refused, "no file was damaged"
+        assert self.was_repaired, "no file was damaged"
         found = self.run(self.world.local.get_message("g", *queue, offset)).messages
         assert not found or found[0].queue_offset > offset
 
@@ -458,6 +458,7 @@ class History(RuleBasedStateMachine):
 
     def repair(self) -> None:
         """Do what the sentences of a damaged hot log say."""
+        self.was_repaired = True
         topics = self.world.root / "config" / "topics.json"
         try:
             TopicsFile(topics)
