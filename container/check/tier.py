@@ -421,6 +421,7 @@ async def check_past_ends(
     if not unpublished and not queues and not parts and not unused:
         return
     await _pass(tier, clock, settle_s, WAITS_FOR_PARTS if parts else 1)
+    there = await listed_objects(tier)  # an owner may have deleted what `sizes` has
     for tail in unpublished:
         queue = tier.queue(tail.queue)
         if queue is not None and queue.next_offset == tail.next_offset:
@@ -428,11 +429,12 @@ async def check_past_ends(
             if finding is not None:
                 yield finding
     for queue_id in sorted(queues.keys() - tier.state.queues.keys()):
-        yield unknown_queue(queue_id, queues[queue_id], sizes)
+        if there.keys() & queues[queue_id]:
+            yield unknown_queue(queue_id, queues[queue_id], there)
     if tier.state.sequence == state.sequence:
-        for finding in unused:
+        for finding in (one for one in unused if one.path in there):
             yield finding
-        for name in parts:
+        for name in (name for name in parts if name in there):
             yield Finding(UNPUBLISHED, name, 0, f"no entry publishes these {sizes[name]} bytes")
 
 

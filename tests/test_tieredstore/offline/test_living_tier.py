@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from container.errors import Expired
 from container.names.queue_id import QueueId
+from container.names.tier_objects import EntryName
 from provider.errors import NotFound, Unavailable
 from tests.support.level import by_level
 from tests.support.living_jobs import COLUMNS, JOBS, SPLIT_BYTES, TABLE, rows_in
@@ -189,6 +190,18 @@ def test_manifests_that_were_merged_since_the_metadata_were_read_are_not_missing
     assert found.rows in (None, set(tier.rows))
     assert (found.findings, found.lacking) == ([], [])
     assert merged[0], "it reads manifests, which had gone"
+
+
+@pytest.mark.parametrize("event", ["topic deletion", "topic made again"])
+def test_manifests_that_were_deleted_since_they_were_listed_are_no_orphans(
+    tier_of_manifests: LivingTier, tmp_path: Path, event: str
+) -> None:
+    tier, first_entry = tier_of_manifests, str(EntryName(1))
+    before = set(tier.objects("@manifest/A/"))
+    with before_request(lambda _, __, name: name == first_entry, partial(EVENTS[event], tier)):
+        found = JOBS["audit"].run(tier, lambda: None, tmp_path / "out")
+    assert len(before - set(tier.objects("@manifest/"))) > 10
+    assert found.findings == []
 
 
 def table_rows(parts: Sequence[Part], table: str) -> list[Any]:
