@@ -152,9 +152,10 @@ async def delete_topics(
     """
     if places.has_tier and not take_over:
         await refuse_living_owner(places.config, clock=clock)
-    due = await _due(places, now_ms=clock.now_ms())
+    now_ms = clock.now_ms()
+    due = {name for name, due_ms in (await _dead(places)).items() if due_ms <= now_ms}
     await _delete(places, topics, clock=clock, take_over=take_over)
-    return bool(due) and not due & await _due(places, now_ms=clock.now_ms())
+    return bool(due) and not due & (await _dead(places)).keys()
 
 
 async def _delete(
@@ -189,13 +190,13 @@ async def _delete_from_tier(
     _tell_of_objects_left(tier, now_ms=clock.now_ms())
 
 
-async def _due(places: DeletionPlaces, *, now_ms: int) -> set[str]:
-    """Objects of the tier that an earlier owner was to delete by now. Reads its metadata."""
+async def _dead(places: DeletionPlaces) -> dict[str, int]:
+    """Objects of the tier that an owner is to delete, and from when on. Reads its metadata."""
     if not places.has_tier:
-        return set()
+        return {}
     async with ReadableTier(lambda: places.config) as tier:
         dead = tier.reader.state.tombstones.values()
-        return {one.object_name for one in dead if one.not_before_ms <= now_ms}
+        return {one.object_name: one.not_before_ms for one in dead}
 
 
 def _tell_of_objects_left(tier: Tier, *, now_ms: int) -> None:

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from container.errors import Expired
 from container.names.queue_id import QueueId
 from container.names.tier_objects import EntryName
-from provider.errors import NotFound, Unavailable
+from provider.errors import Denied, NotFound, Unavailable
+from provider.stores.retrying import RetryingStore
 from tests.support.level import by_level
 from tests.support.living_jobs import COLUMNS, JOBS, SPLIT_BYTES, TABLE, rows_in
 from tests.support.living_tier import (
@@ -493,6 +494,27 @@ def test_an_interrupted_deletion_of_a_topic_is_completed_by_the_same_command(
     assert len(due) == len(parts) / 2
     assert tier.unreferenced() == []
     assert "there is no topic A" in tier.command(*words, status=1).stderr
+
+
+def test_an_interrupted_deletion_is_not_said_to_be_completed_while_the_storage_refuses_it(
+    tier: LivingTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = RetryingStore.delete
+
+    async def refused(store: RetryingStore, names: Sequence[str]) -> None:
+        if any(name.startswith("@parts/") for name in names):
+            raise Denied("injected: no permission to delete", names[0])
+        await real(store, names)
+
+    parts = set(tier.objects())
+    asyncio.run(tier.unpublish("A"))
+    words = ("-D", "tieredStoreJournalGraceTime=60000", "delete-topic", "A", "--tier-only")
+    with monkeypatch.context() as patched:
+        patched.setattr(RetryingStore, "delete", refused)
+        said = tier.command(*words, status=1).stderr
+    assert "until a later owner can delete it: injected: no permission" in said
+    assert "is deleted" not in said
+    assert set(tier.objects()) == parts
 
 
 SPANS = st.lists(st.integers(0, 30), min_size=2, max_size=2).map(sorted)
