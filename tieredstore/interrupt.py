@@ -3,6 +3,8 @@
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from importlib import import_module
+from types import ModuleType
 
 
 @contextmanager
@@ -22,6 +24,12 @@ def ctrl_c_ends_at_once() -> Generator[None]:
     finally:
         with suppress(ValueError):
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def imported(module: str) -> ModuleType:
+    """Import a module, or find the imported one. Ctrl-C meanwhile ends the process at once."""
+    with ctrl_c_ends_at_once():
+        return import_module(module)
 
 
 def let_ctrl_c_end() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from tests.bench import compare, store
 from tests.support.golden import GOLDEN_SETS
-from tieredstore.cli.commands import repair_hot_log, repair_journal
 from tieredstore.cli.main import cli
+from tieredstore.cli.syntax.repairing import repair_hot_log, repair_journal
 from tieredstore.config.effective import Config
 from tieredstore.config.keys import JAVA_ONLY, KEYS
 from tieredstore.serve.metrics import ServeMetrics, ServeMoment
@@ -83,7 +83,7 @@ def test_every_option_that_is_named_exists(page: Path) -> None:
     context = click.Context(cli)
     known = {
         option
-        for command in (*commands(cli, context), repair_journal.command, repair_hot_log.command)
+        for command in (*commands(cli, context), repair_journal, repair_hot_log)
         for parameter in command.get_params(context)
         for option in (*parameter.opts, *parameter.secondary_opts)
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tieredstore
+from tieredstore.cli import commands
 from tieredstore.cli.main import COMMANDS
 
 OF_EXTRAS = {
@@ -76,7 +77,9 @@ def test_the_command_is_installed_and_knows_every_command() -> None:
 @pytest.mark.process
 @pytest.mark.slow
 def test_nothing_that_only_tests_need_is_imported_by_the_commands() -> None:
-    modules = [module for module, _ in COMMANDS.values()]
+    modules = [
+        name for _, name, _ in pkgutil.iter_modules(commands.__path__, f"{commands.__name__}.")
+    ]
     program = (
         "import importlib, sys\n"
         f"[importlib.import_module(name) for name in {modules}]\n"

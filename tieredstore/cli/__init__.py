@@ -1,1 +1,1 @@
-"""The command line: one file per command, loaded when it is used."""
+"""The command line: options and help of all commands in one room, their work in another."""

@@ -1,23 +1,23 @@
-"""The options that every command takes, and types of arguments that several of them share."""
+"""The options that every command takes, and the work of a command, imported when it runs."""
 
-import os
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tieredstore.cli.streams import JSON, TEXT
+from tieredstore.cli.syntax.arguments import GIVEN_PATH, GivenPath
+from tieredstore.interrupt import imported
 
 if TYPE_CHECKING:
     from tieredstore.config.effective import Config
 
 TIER_KEY = "tieredStoreFilePath"
 LEVELS = ("debug", "info", "warning", "error")
-DIGITS_MAX = 40
 CommandT = TypeVar("CommandT", bound=click.Command)
-_DIGITS = re.compile(r"[+-]?(0|[1-9][0-9]*)", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -52,47 +52,6 @@ class Invocation:
         say_end(self.log_format, sentence, status)
 
 
-class GivenPath(click.Path):
-    """A path; refuses an empty text, such as an unset shell variable."""
-
-    def convert(
-        self,
-        value: str | os.PathLike[str],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> str | bytes | os.PathLike[str]:
-        """Refuse an empty text, which would otherwise be the working directory."""
-        if not os.fspath(value):
-            self.fail("it is empty", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-class WholeNumber(click.ParamType[int]):
-    """A number from `least` to `most`, in plain digits without leading zeros."""
-
-    name = "number"
-
-    def __init__(self, least: int, most: int) -> None:
-        self._least = least
-        self._most = most
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Refuse a text that is no number or out of bounds."""
-        text = str(value)
-        if not _DIGITS.fullmatch(text):
-            self.fail(f"{text[:DIGITS_MAX]!r} is no whole number", param, ctx)
-        number = int(text[:DIGITS_MAX])  # so many digits are out of bounds in any case
-        if not self._least <= number <= self._most:
-            bound = f"less than {self._least}" if number < self._least else f"over {self._most}"
-            self.fail(f"{text[:DIGITS_MAX]} is {bound}", param, ctx)
-        return number
-
-
-GIVEN_PATH = GivenPath(path_type=Path)
-
-
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # noqa: ANN401 - click's
     """Put a given option into the invocation: definitions are added, of others the last wins."""
     if value is None or value == ():
@@ -101,8 +60,6 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # no
     assert param.name is not None, "an option has a name"
     before: Any = getattr(invocation, param.name)
     setattr(invocation, param.name, (*before, *value) if param.multiple else value)
-    if param.name.startswith("log_") and ctx.parent is not None:
-        invocation.begin()
 
 
 def _keep_tier(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # noqa: ANN401 - click's
@@ -181,21 +138,18 @@ def accept_after_name(command: CommandT) -> CommandT:
     return command
 
 
-pass_invocation = click.make_pass_decorator(Invocation)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
-take_over_option = click.option(
-    "--take-over",
-    is_flag=True,
-    help="Take the tier even from a living owner, which then ends with exit status 4.",
-)
-standby_option = click.option(
-    "--standby",
-    is_flag=True,
-    help="Wait while another process owns the tier, and take over within twice its lease "
-    "(tieredStoreOwnerLease) when it ends or shows no sign of life.",
-)
-new_tier_option = click.option(
-    "--new-tier",
-    is_flag=True,
-    help="Use another tier than the one that the store knows, or begin an empty one there.",
-)
+def done_by(
+    module: str, function: str = "run"
+) -> Callable[[Callable[[], None]], Callable[..., object]]:
+    """Give a command its work: a function of a module that is imported when it runs."""
+
+    def add(syntax: Callable[[], None]) -> Callable[..., object]:
+        @click.pass_obj
+        def work(invocation: Invocation, **given: object) -> object:
+            done = getattr(imported(module), function)
+            invocation.begin()
+            return done(invocation, **given)
+
+        return update_wrapper(work, syntax)
+
+    return add

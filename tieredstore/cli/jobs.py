@@ -1,46 +1,12 @@
-"""Options that the commands of offline jobs share: engine, and sizes of splits."""
+"""Engines of the commands of offline jobs."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
 
-import click
-
-from tieredstore.cli.invocation import WholeNumber
 from tieredstore.cli.signals import sigterm_unwinds
+from tieredstore.cli.syntax.options import LOCAL
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.jobs.engine import Engine, LocalEngine
-from tieredstore.offline.scan.planning import SPLIT_BYTES
-
-CommandT = TypeVar("CommandT", bound=Callable[..., object])
-LOCAL, SPARK = "local", "spark"
-PROCESSES_MAX = 1024
-SPLIT_BYTES_MAX = 1 << 40
-
-
-def engine_options(command: CommandT) -> CommandT:
-    """Add the options of a job's engine."""
-    engine = click.option(
-        "--engine",
-        type=click.Choice([LOCAL, SPARK]),
-        default=LOCAL,
-        help="Where the work is done: by processes of this machine (default), or by Spark, as "
-        "spark-submit, SPARK_REMOTE or spark-defaults.conf say.",
-    )
-    processes = click.option(
-        "--processes",
-        type=WholeNumber(1, PROCESSES_MAX),
-        metavar="N",
-        help="Worker processes on this machine. Default: one for each core.",
-    )
-    split_bytes = click.option(
-        "--split-bytes",
-        type=WholeNumber(1, SPLIT_BYTES_MAX),
-        default=SPLIT_BYTES,
-        metavar="BYTES",
-        help="What one worker scans at a time. Default: 128 MiB.",
-    )
-    return engine(processes(split_bytes(command)))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The command `tieredstore`: its options, its commands by name, and how it ends.
 
-Imports click only, so that `--help` is there at once; a command's file is imported when it runs.
+Imports click only, so that `--help` is there at once; what a command does is imported when it runs.
 """
 
 import os
@@ -10,126 +10,60 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 
 import click
 
 from tieredstore import __version__
 from tieredstore.cli.invocation import Invocation, accept_after_name, global_options
 from tieredstore.cli.streams import MEANINGS, flush_errors, give_up_output, named_output
-from tieredstore.interrupt import ctrl_c_ends_at_once
+from tieredstore.interrupt import ctrl_c_ends_at_once, imported
+
+READING = "tieredstore.cli.syntax.reading"
+REPAIRING = "tieredstore.cli.syntax.repairing"
+REWRITING = "tieredstore.cli.syntax.rewriting"
+SERVING = "tieredstore.cli.syntax.serving"
+SETTINGS = "tieredstore.cli.syntax.settings"
+VERIFYING = "tieredstore.cli.syntax.verifying"
+WRITING = "tieredstore.cli.syntax.writing"
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "tier": (
-        "tieredstore.cli.commands.tier",
-        "Copy a RocketMQ store into a tier, once or continuously.",
-    ),
-    "run": (
-        "tieredstore.cli.commands.run",
-        "Run the configured store of our own with its tier.",
-    ),
-    "put": ("tieredstore.cli.commands.put", "Append messages to a store of our own."),
-    "topics": (
-        "tieredstore.cli.commands.topics",
-        "List the queues of a tier with offsets, sizes and times.",
-    ),
-    "brokers": ("tieredstore.cli.commands.brokers", "List the clusters and brokers of a tier."),
-    "status": (
-        "tieredstore.cli.commands.status",
-        "Show the owner of a tier, what it holds, and what was lost.",
-    ),
-    "segments": ("tieredstore.cli.commands.segments", "List the segment files of a tier's queues."),
-    "read": (
-        "tieredstore.cli.commands.read",
-        "Read messages of a topic by queue, offset, time and tag.",
-    ),
-    "offset-by-time": (
-        "tieredstore.cli.commands.offset_by_time",
-        "Print the queue offset of a time.",
-    ),
-    "query": ("tieredstore.cli.commands.query", "Find messages of a topic by one of their keys."),
-    "serve": (
-        "tieredstore.cli.commands.serve",
-        "Serve the history of a tier to RocketMQ clients.",
-    ),
-    "console": (
-        "tieredstore.cli.commands.console",
-        "Serve web pages of a tier: brokers, topics, messages.",
-    ),
-    "java-plugin": (
-        "tieredstore.cli.commands.java_plugin",
-        "Write the plug-in by which a Java broker reads its tier.",
-    ),
-    "check": (
-        "tieredstore.cli.commands.check",
-        "Verify a tier: metadata and bytes, in both directions.",
-    ),
-    "audit": ("tieredstore.cli.commands.audit", "Verify a whole tier by many processes at once."),
-    "rebuild": (
-        "tieredstore.cli.commands.rebuild",
-        "Recreate lost ConsumeQueues, index files and metadata.",
-    ),
-    "restore": (
-        "tieredstore.cli.commands.restore",
-        "Write a broker's store directory from its tier.",
-    ),
-    "compact": (
-        "tieredstore.cli.commands.compact",
-        "Merge small objects and index files into large ones.",
-    ),
-    "export": (
-        "tieredstore.cli.commands.export",
-        "Write messages as Parquet files, by topic and day.",
-    ),
-    "scrub": (
-        "tieredstore.cli.commands.scrub",
-        "Verify a tier in parts, and find unreferenced files.",
-    ),
-    "metadata": (
-        "tieredstore.cli.commands.metadata",
-        "Exchange metadata with RocketMQ's own tiered store.",
-    ),
-    "delete-topic": (
-        "tieredstore.cli.commands.delete_topic",
-        "Delete topics from a store of our own, a tier, or both.",
-    ),
-    "set-retention": (
-        "tieredstore.cli.commands.set_retention",
-        "Set the retention of a topic of a store of our own.",
-    ),
-    "offload": (
-        "tieredstore.cli.commands.offload",
-        "Move a topic's closed segments to the second store.",
-    ),
-    "repair": (
-        "tieredstore.cli.commands.repair",
-        "Truncate a stopped queue to the messages of its broker.",
-    ),
-    "rewrap-keys": (
-        "tieredstore.cli.commands.rewrap_keys",
-        "Wrap an encrypted tier's data keys under a new master key.",
-    ),
-    "config": (
-        "tieredstore.cli.commands.config",
-        "Print every effective setting with its origin and meaning.",
-    ),
-    "doctor": (
-        "tieredstore.cli.commands.doctor",
-        "Report whether a place can keep a tier, and what to change.",
-    ),
-    "bench": (
-        "tieredstore.cli.commands.bench",
-        "Measure tiering and reading beside the machine's limits.",
-    ),
+    "tier": (WRITING, "Copy a RocketMQ store into a tier, once or continuously."),
+    "run": (WRITING, "Run the configured store of our own with its tier."),
+    "put": (WRITING, "Append messages to a store of our own."),
+    "topics": (READING, "List the queues of a tier with offsets, sizes and times."),
+    "brokers": (READING, "List the clusters and brokers of a tier."),
+    "status": (READING, "Show the owner of a tier, what it holds, and what was lost."),
+    "segments": (READING, "List the segment files of a tier's queues."),
+    "read": (READING, "Read messages of a topic by queue, offset, time and tag."),
+    "offset-by-time": (READING, "Print the queue offset of a time."),
+    "query": (READING, "Find messages of a topic by one of their keys."),
+    "serve": (SERVING, "Serve the history of a tier to RocketMQ clients."),
+    "console": (SERVING, "Serve web pages of a tier: brokers, topics, messages."),
+    "java-plugin": (SERVING, "Write the plug-in by which a Java broker reads its tier."),
+    "check": (VERIFYING, "Verify a tier: metadata and bytes, in both directions."),
+    "audit": (VERIFYING, "Verify a whole tier by many processes at once."),
+    "rebuild": (REWRITING, "Recreate lost ConsumeQueues, index files and metadata."),
+    "restore": (REWRITING, "Write a broker's store directory from its tier."),
+    "compact": (REWRITING, "Merge small objects and index files into large ones."),
+    "export": (REWRITING, "Write messages as Parquet files, by topic and day."),
+    "scrub": (VERIFYING, "Verify a tier in parts, and find unreferenced files."),
+    "metadata": (REPAIRING, "Exchange metadata with RocketMQ's own tiered store."),
+    "delete-topic": (WRITING, "Delete topics from a store of our own, a tier, or both."),
+    "set-retention": (WRITING, "Set the retention of a topic of a store of our own."),
+    "offload": (REWRITING, "Move a topic's closed segments to the second store."),
+    "repair": (REPAIRING, "Truncate a stopped queue to the messages of its broker."),
+    "rewrap-keys": (REPAIRING, "Wrap an encrypted tier's data keys under a new master key."),
+    "config": (SETTINGS, "Print every effective setting with its origin and meaning."),
+    "doctor": (VERIFYING, "Report whether a place can keep a tier, and what to change."),
+    "bench": (SETTINGS, "Measure tiering and reading beside the machine's limits."),
 }
-"""Module and one line of help of every command; a module's `command` is the command."""
-
+"""Module and one line of help of every command."""
 
 FORMS: Mapping[tuple[str, str], str] = {
-    ("repair", "--journal-to"): "tieredstore.cli.commands.repair_journal",
-    ("repair", "--hot-log"): "tieredstore.cli.commands.repair_hot_log",
+    ("repair", "--journal-to"): "repair-journal",
+    ("repair", "--hot-log"): "repair-hot-log",
 }
-"""Module of a command's other form, by the option that asks for it."""
+"""A command's other form beside it, by the option that asks for it."""
 
 
 class CommandLine(click.Group):
@@ -143,7 +77,7 @@ class CommandLine(click.Group):
         """Import a command."""
         if cmd_name not in COMMANDS:
             return None
-        return _loaded(COMMANDS[cmd_name][0])
+        return _loaded(COMMANDS[cmd_name][0], cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -151,9 +85,9 @@ class CommandLine(click.Group):
         """Name the nearest command where there is none of that name."""
         name = args[0]
         for word in args[1:]:
-            module = FORMS.get((name, word.partition("=")[0]))
-            if module is not None:
-                return name, _loaded(module), args[1:]
+            form = FORMS.get((name, word.partition("=")[0]))
+            if form is not None:
+                return name, _loaded(COMMANDS[name][0], form), args[1:]
         if name not in COMMANDS and not name.startswith("-"):
             from difflib import get_close_matches  # noqa: PLC0415 - only for a wrong word
 
@@ -224,7 +158,7 @@ def cli(ctx: click.Context) -> None:
     `brokers`, `segments`, `read`, `offset-by-time`, `query` and `check` need the tier alone. The
     broker needs no name where the tier has only one. The options below may also follow the command.
     """
-    ctx.ensure_object(Invocation).begin()
+    ctx.ensure_object(Invocation)
 
 
 def main() -> None:
@@ -241,10 +175,9 @@ def main() -> None:
         flush_errors()
 
 
-def _loaded(module: str) -> click.Command:
-    """The command of a file, which is imported."""
-    with ctrl_c_ends_at_once():
-        return accept_after_name(import_module(module).command)
+def _loaded(module: str, name: str) -> click.Command:
+    """The command of that name in a module, which is imported."""
+    return accept_after_name(getattr(imported(module), name.replace("-", "_")))
 
 
 def _end(error: BaseException, words: Sequence[str]) -> int:

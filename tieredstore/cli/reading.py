@@ -1,4 +1,4 @@
-"""Arguments of reading commands, topic, queue and point in time, and the open tier."""
+"""The tier of reading commands, opened, or those of several brokers."""
 
 import asyncio
 import logging
@@ -9,15 +9,13 @@ from typing import TypeVar
 
 import click
 
-from container.names.queue_id import QueueId, check_path_component
-from container.names.rocketmq import INDEX_QUEUE, INT32_MAX
-from provider.clock import SystemClock
+from container.names.queue_id import QueueId
+from container.names.rocketmq import INDEX_QUEUE
 from provider.errors import NotFound, StoreError
 from provider.options import DiskCacheOptions
 from tieredstore.cli.failures import damage_texts, explain, served_in_part
-from tieredstore.cli.invocation import GIVEN_PATH, Invocation, WholeNumber
+from tieredstore.cli.invocation import Invocation
 from tieredstore.config.effective import Config
-from tieredstore.reader.cursor import parse_moment
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.session.reader import existing_tier, existing_tiers
 from tieredstore.texts import printable
@@ -25,92 +23,10 @@ from tieredstore.texts import printable
 LOGGER = logging.getLogger("tieredstore.cli.reading")
 
 
-class MomentType(click.ParamType[int]):
-    """A time, in Unix ms."""
-
-    name = "time"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Refuse a text that is no time."""
-        try:
-            return parse_moment(str(value), now_ms=SystemClock().now_ms())
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-MOMENT = MomentType()
-
-
 ResultT = TypeVar("ResultT")
 
 PARTIAL = "tieredstore.partial"
 """Key of `click.Context.meta`: not everything that was published could be served."""
-
-java_metadata_option = click.option(
-    "--java-metadata",
-    type=GIVEN_PATH,
-    metavar="FILE",
-    help="Read a tier that RocketMQ's tiered store wrote, with its tieredStoreMetadata.json.",
-)
-
-
-brokers_option = click.option(
-    "--broker",
-    "brokers",
-    multiple=True,
-    metavar="PATTERN",
-    help="Only this broker, or all that fit, as '*'; repeatable. Rows name cluster and broker.",
-)
-
-
-class TopicType(click.ParamType[str]):
-    """A topic: one safe path component."""
-
-    name = "topic"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """Refuse a text that cannot be a topic, before it becomes part of a path."""
-        text = str(value)
-        reason = check_path_component(text)
-        if reason is not None:
-            self.fail(f"this is no topic: {reason}", param, ctx)
-        return text
-
-
-class QueueNameType(click.ParamType[tuple[str, int | None]]):
-    """`TOPIC` or `TOPIC/QUEUE`, as messages name queues."""
-
-    name = "queue"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int | None]:
-        """Refuse a text that can be neither."""
-        topic, slash, number = str(value).partition("/")
-        queue = QUEUE.convert(number, param, ctx) if slash else None
-        return TOPIC.convert(topic, param, ctx), queue
-
-
-class TopicsType(click.ParamType[frozenset[str]]):
-    """`TOPIC,TOPIC`: at least one. A name with a comma needs an option of one topic."""
-
-    name = "topics"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> frozenset[str]:
-        """Refuse a text with a part that cannot be a topic."""
-        return frozenset(TOPIC.convert(one.strip(), param, ctx) for one in str(value).split(","))
-
-
-TOPIC = TopicType()
-TOPICS = TopicsType()
-QUEUE = WholeNumber(0, INT32_MAX)
-QUEUE_NAME = QueueNameType()
 
 
 def with_tier(

@@ -2,8 +2,6 @@
 
 import errno
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +11,7 @@ from container.names.rocketmq import broker_directory
 from tests.support.cli import complaints, settings
 from tests.support.golden import ROCKETMQ_533, unpack, unpacked
 from tieredstore.cli.failures import explain
-from tieredstore.cli.main import COMMANDS, cli
-
-HEAVY = ("numpy", "rich", "pyarrow", "orjson", "isal", "google_crc32c", "javaproperties")
+from tieredstore.cli.main import cli
 
 
 def invoke(*arguments: str | Path) -> Result:
@@ -34,32 +30,6 @@ def refused(result: Result, status: int) -> str:
 
 def options(tier: Path) -> list[str]:
     return settings(unpacked(ROCKETMQ_533), tier)
-
-
-@pytest.mark.process
-def test_help_imports_click_and_nothing_heavy() -> None:
-    program = (
-        "import sys\n"
-        "from tieredstore.cli.main import main\n"
-        "try: main()\n"
-        "except SystemExit as end: assert not end.code, end.code\n"
-        f"print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=True
-    )
-    assert done.stderr == "[]\n"
-    for name, (_, text) in COMMANDS.items():
-        assert f"  {name} " in done.stdout
-        assert text in done.stdout
-
-
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
-def test_every_command_says_what_its_options_mean(name: str) -> None:
-    result = invoke(name, "--help")
-    assert result.exit_code == 0
-    assert result.stdout.startswith("Usage: ")
-    assert max(map(len, result.stdout.splitlines())) <= 100
 
 
 def test_an_unknown_command_names_the_nearest() -> None:

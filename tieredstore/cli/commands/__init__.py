@@ -1,4 +1,4 @@
-"""Commands of `tieredstore`: one file each, imported when its command runs.
+"""Work of the commands: one file each, imported when its command runs.
 
-A module has one `command`, and its line in `COMMANDS` of `tieredstore/cli/main.py`.
+A module has the function `run`. Its parameters are the options that `syntax/` gives the command.
 """

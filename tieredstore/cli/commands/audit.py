@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
-from tieredstore.cli.jobs import engine_of, engine_options
+from tieredstore.cli.invocation import Invocation
+from tieredstore.cli.jobs import engine_of
 from tieredstore.cli.output import bytes_progress, write_json, write_table
-from tieredstore.cli.reading import brokers_option, each_broker, java_metadata_option
+from tieredstore.cli.reading import each_broker
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
 from tieredstore.metrics.summary import counted
@@ -19,16 +19,7 @@ from tieredstore.session.reader import existing_tiers
 from tieredstore.texts import count_text, printable, size_text
 
 
-@click.command("audit")
-@brokers_option
-@java_metadata_option
-@click.option(
-    "--bodies", is_flag=True, help="Also decompress every compressed body, up to 64 MiB of each."
-)
-@engine_options
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     java_metadata: Path | None,
     *,
@@ -39,12 +30,7 @@ def command(
     split_bytes: int,
     as_json: bool,
 ) -> int:
-    """Compare all of a tier: records, units, checksums, keys, metadata, in both directions.
-
-    Finds what `check` finds, with as many processes as there are cores, and continues after a
-    finding. With --broker '*' it compares one broker after another. Exit status 1: there are
-    findings.
-    """
+    """Compare all of a tier: records, units, checksums, keys, metadata, in both directions."""
     job = import_job("tieredstore.offline.jobs.audit")
     given = invocation.load_config()
 

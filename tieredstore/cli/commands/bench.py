@@ -12,61 +12,15 @@ from rich.console import Console
 
 from tieredstore.bench.run import METRICS, BenchResult, MetricSpread, Spread, as_rows, run_bench
 from tieredstore.bench.synthetic_store import SyntheticStore
-from tieredstore.cli.invocation import json_option
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import write_json, write_table
 from tieredstore.texts import count_text, size_text
 
 MEGABYTE = 1_000_000
 
 
-@click.command("bench")
-@click.option(
-    "--directory",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="A directory on the disk to be measured; a directory is made in it and removed.",
-)
-@click.option(
-    "--body-bytes",
-    type=click.IntRange(1, 4 << 20),
-    default=1024,
-    show_default=True,
-    help="Length of each message's body.",
-)
-@click.option(
-    "--queues",
-    type=click.IntRange(1, 10_000),
-    default=8,
-    show_default=True,
-    help="Number of queues.",
-)
-@click.option(
-    "--messages",
-    type=click.IntRange(1, 100_000_000),
-    default=524_288,
-    show_default=True,
-    help="Number of messages over all queues.",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(1, 100),
-    default=5,
-    show_default=True,
-    help="Rounds that are measured.",
-)
-@click.option(
-    "--warm-up-rounds",
-    type=click.IntRange(0, 100),
-    default=3,
-    show_default=True,
-    help="Rounds that are run first and not counted.",
-)
-@click.option(
-    "--store-results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write the results into this directory, as a JSON file.",
-)
-@json_option
-def command(
+def run(
+    _: Invocation,
     *,
     directory: Path | None,
     body_bytes: int,
@@ -77,11 +31,7 @@ def command(
     store_results: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure tiering and cold reading on this machine, beside its raw limits.
-
-    Generates a store of its own and needs about four times its size of disk, 2.5 GB by default.
-    All settings are defaults. Everything is written back to the device before it is timed.
-    """
+    """Measure tiering and cold reading on this machine, beside its raw limits."""
     made = SyntheticStore(messages=messages, body_bytes=body_bytes, queues=queues)
     with (
         tempfile.TemporaryDirectory(prefix="tieredstore-bench-", dir=directory) as work,

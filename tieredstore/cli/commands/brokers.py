@@ -4,10 +4,8 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-import click
-
 from provider.errors import NotFound, StoreError
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
@@ -35,15 +33,8 @@ class _Found:
         return max((queue.last_timestamp or 0 for queue in self.queues), default=None)
 
 
-@click.command("brokers")
-@json_option
-@pass_invocation
-def command(invocation: Invocation, *, as_json: bool) -> int:
-    """List the brokers of a tier: cluster, queues, messages, size, newest message.
-
-    The other commands take one of them: -D brokerClusterName=CLUSTER -D brokerName=BROKER, if there
-    are several.
-    """
+def run(invocation: Invocation, *, as_json: bool) -> int:
+    """List the brokers of a tier: cluster, queues, messages, size, newest message."""
     config = invocation.load_config()
     names = brokers_in(config)
     if not names:

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from container.errors import Finding
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.message_printer import Origin
 from tieredstore.cli.output import bytes_bar, write_json
-from tieredstore.cli.reading import brokers_option, java_metadata_option, with_tiers
+from tieredstore.cli.reading import with_tiers
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.metrics.summary import losses_text
 from tieredstore.reader.readable_tier import ReadableTier
@@ -19,18 +19,7 @@ from tieredstore.session.places import unbound_stores
 from tieredstore.texts import count_text, printable, size_text
 
 
-@click.command("check")
-@brokers_option
-@java_metadata_option
-@click.option(
-    "--bodies",
-    is_flag=True,
-    help="Also decompress every compressed body, up to 64 MiB of each: finds messages that a "
-    "producer made wrong, which no reader can decompress.",
-)
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     brokers: tuple[str, ...],
@@ -38,11 +27,7 @@ def command(
     bodies: bool,
     as_json: bool,
 ) -> int:
-    """Verify a tier: journal, segments, checksums, records, and files that nothing refers to.
-
-    Reads every byte once and continues after a finding. With --broker '*' it verifies one broker
-    after another. Exit status 1: there are findings.
-    """
+    """Verify a tier: journal, segments, checksums, records, and files that nothing refers to."""
 
     async def check(tier: ReadableTier) -> int:
         found = 0

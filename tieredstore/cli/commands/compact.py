@@ -8,54 +8,18 @@ import click
 
 from provider.clock import SystemClock
 from provider.errors import StoreError
-from provider.setting import KIB, MIB
-from tieredstore.admin.compact import JOBS_MAX, CompactReport, Holdings, compact
+from tieredstore.admin.compact import CompactReport, Holdings, compact
 from tieredstore.cli.invocation import (
     Invocation,
-    WholeNumber,
-    json_option,
-    pass_invocation,
-    take_over_option,
 )
 from tieredstore.cli.output import Row, bytes_progress, write_json, write_table
-from tieredstore.cli.reading import TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.metrics.summary import counted
 from tieredstore.session.reader import existing_tier
 from tieredstore.texts import count_text, printable, size_text, time_text
 
-MERGE_BYTES_MIN, MERGE_BYTES_MAX = 64 * KIB, 64 * MIB
-JOBS_MOST = 64
 
-
-@click.command("compact")
-@click.option(
-    "--topic",
-    "topics",
-    type=TOPIC,
-    multiple=True,
-    help="Only messages of this topic, and no index file; repeatable. Default: everything.",
-)
-@click.option(
-    "--merge-bytes-max",
-    type=WholeNumber(MERGE_BYTES_MIN, MERGE_BYTES_MAX),
-    metavar="BYTES",
-    help="Length of the objects that are made. Default: tieredStoreMergeBytesMax, which should not "
-    "be larger, or the owner of the tier makes them again.",
-)
-@click.option(
-    "--jobs",
-    type=WholeNumber(1, JOBS_MOST),
-    default=JOBS_MAX,
-    metavar="N",
-    help=f"Objects that are made side by side; default {JOBS_MAX}. Each takes twice their length "
-    "and 32 MiB of memory.",
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be done; own and write nothing.")
-@take_over_option
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     topics: tuple[str, ...],
@@ -65,14 +29,7 @@ def command(
     take_over: bool,
     as_json: bool,
 ) -> int:
-    """Merge small objects of messages, and small index files, into large ones.
-
-    Does at once the merges that an owner of the tier does gradually. No process may own the tier.
-    In a directory segments are files of their own, and only index files are merged. Readers
-    continue: replaced objects stay until tieredStoreJournalGraceTime is over, and the next owner
-    deletes them. An interrupted run loses nothing, and the next one continues. Exit status 1:
-    an object could not be read or deleted.
-    """
+    """Merge small objects of messages, and small index files, into large ones."""
     config = existing_tier(invocation.load_config())
     with bytes_progress("compacting") as move:
         report = asyncio.run(

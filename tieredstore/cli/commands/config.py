@@ -7,14 +7,13 @@ import click
 
 from provider.setting import NUMBER_MAX, PORT, Key, Kind, Value
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
-from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting, machine
 from tieredstore.config.keys import JAVA_ONLY, KEYS, SECTIONS, config_template
 from tieredstore.config.location import offloads_to_object_store
 from tieredstore.config.object_store import OBJECT_ORIGIN
 from tieredstore.config.prices import (
-    TOPICS_MAX,
     Estimate,
     Load,
     estimates,
@@ -22,8 +21,6 @@ from tieredstore.config.prices import (
     forecast_notes,
     forecast_rows,
     offload_estimates,
-    rate_of,
-    span_of,
 )
 from tieredstore.config.sources import ConfigError, environment_name, unknown_key
 from tieredstore.texts import printable, size_text
@@ -35,74 +32,7 @@ LARGE_BYTES = 10_240
 """Numbers of bytes from here on are also shown in a larger unit."""
 
 
-class RateType(click.ParamType[float]):
-    """Bytes a second, as `20MB/s`."""
-
-    name = "rate"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Refuse a text that is no rate."""
-        try:
-            return rate_of(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class SpanType(click.ParamType[float]):
-    """Seconds, as `30d`."""
-
-    name = "span"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Refuse a text that is no span of time."""
-        try:
-            return span_of(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-@click.command("config")
-@click.argument("name", metavar="[KEY]", required=False)
-@click.option(
-    "--template", is_flag=True, help="Print a configuration file with every key at its default."
-)
-@click.option("--changed", is_flag=True, help="Only what a file, a variable or -D has set.")
-@click.option(
-    "--env",
-    is_flag=True,
-    help="Print environment variables, for a unit's EnvironmentFile or a container's --env-file; "
-    "defaults and secrets in comments.",
-)
-@click.option(
-    "--cost",
-    "bytes_per_s",
-    type=RateType(),
-    metavar="RATE",
-    help="Forecast what a tier in an object store costs a month if brokers write so much, as "
-    "20MB/s.",
-)
-@click.option(
-    "--retention",
-    "kept_s",
-    type=SpanType(),
-    default="30d",
-    metavar="SPAN",
-    help="With --cost: how long messages are kept. Default: 30d.",
-)
-@click.option(
-    "--topics",
-    type=WholeNumber(1, TOPICS_MAX),
-    default=100,
-    metavar="N",
-    help="With --cost: topics, of defaultTopicQueueNums queues each. Default: 100.",
-)
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     name: str | None,
@@ -114,10 +44,7 @@ def command(
     topics: int,
     as_json: bool,
 ) -> None:
-    """Print every effective setting with its unit, origin and meaning.
-
-    With KEY only this one, with its default, range and environment variable.
-    """
+    """Print every effective setting with its unit, origin and meaning."""
     forms = (name is not None, template, changed or env, bytes_per_s is not None)
     if sum(forms) > 1 or (as_json and (template or env)):
         raise click.UsageError(

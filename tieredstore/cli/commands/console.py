@@ -6,10 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-import click
-
 from provider.clock import SystemClock
-from tieredstore.cli.invocation import TIER_KEY, GivenPath, Invocation, pass_invocation
+from tieredstore.cli.invocation import TIER_KEY, Invocation
 from tieredstore.cli.signals import EndingSignals
 from tieredstore.config.effective import Config
 from tieredstore.console.options import COMMAND_PORT, ConsoleOptions, console_server
@@ -18,20 +16,8 @@ from tieredstore.session.reader import existing_tier, existing_tiers
 LOGGER = logging.getLogger("tieredstore.cli")
 
 
-@click.command("console")
-@click.argument("place", type=GivenPath(), required=False)
-@pass_invocation
-def command(invocation: Invocation, place: str | os.PathLike[str] | None) -> int:
-    """Serve web pages of the tier in PLACE until a signal: brokers, topics, queues, messages.
-
-    PLACE is a directory or a URL; without it, that of --tier or of the configuration. All brokers
-    of the tier are shown, or the one that the configuration names. The tier is only read, and may
-    be written meanwhile.
-
-    The pages are at http://127.0.0.1:8077/ (tieredStoreConsoleHost, tieredStoreConsolePort). Every
-    user of this host can read all messages there, unless tieredStoreConsoleTokenPath names a file
-    with a token, which any other address needs.
-    """
+def run(invocation: Invocation, place: str | os.PathLike[str] | None) -> int:
+    """Serve web pages of the tier in PLACE until a signal: brokers, topics, queues, messages."""
     if place is not None:
         invocation.defines = (*invocation.defines, f"{TIER_KEY}={os.fspath(place)}")
     given = invocation.load_config()

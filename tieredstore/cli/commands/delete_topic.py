@@ -15,12 +15,8 @@ from tieredstore.admin.delete import (
 )
 from tieredstore.cli.invocation import (
     Invocation,
-    json_option,
-    pass_invocation,
-    take_over_option,
 )
 from tieredstore.cli.output import Row, write_json, write_table
-from tieredstore.cli.reading import TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.texts import count_text, size_text
@@ -28,19 +24,7 @@ from tieredstore.texts import count_text, size_text
 COLUMNS = ("topic", "queues", "queues in tier", "messages in tier", "size in tier")
 
 
-@click.command("delete-topic")
-@click.argument("topics", type=TOPIC, nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--dry-run", is_flag=True, help="Print what would be deleted; change nothing.")
-@click.option(
-    "--tier-only",
-    is_flag=True,
-    help="Delete from the tier alone, as for the tier of a broker. Delete the topic on the broker "
-    "first: the next `tier` tiers again the messages that the broker still has.",
-)
-@take_over_option
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     topics: tuple[str, ...],
@@ -49,18 +33,7 @@ def command(
     take_over: bool,
     as_json: bool,
 ) -> int:
-    """Delete topics with all their messages, for good, without a confirmation.
-
-    The topics are deleted from the store in storePathRootDir, which no process may be writing, and
-    from its tier in tieredStoreFilePath; or from a tier alone, which no process may own. Deleted
-    messages can no longer be read. The tier's files are deleted by the end of the command, or by
-    the next owner, and the records in the store's CommitLog when its files expire. A topic that is
-    created again continues above its old end. After an interruption run the command again. Only a
-    broker deletes from its own store, even if it is stopped: use --tier-only there.
-
-    Prints the deleted queues and messages of each topic. Exit status 1: a topic had no messages,
-    and no interrupted deletion was completed.
-    """
+    """Delete topics with all their messages, for good, without a confirmation."""
     places = places_of(invocation.load_config(), tier_only=tier_only)
     found, completed = asyncio.run(_delete(places, topics, dry_run=dry_run, take_over=take_over))
     if as_json:

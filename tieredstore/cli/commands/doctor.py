@@ -4,9 +4,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-import click
-
-from tieredstore.cli.invocation import GivenPath, Invocation, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import write_json, write_table
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
@@ -18,22 +16,8 @@ from tieredstore.diagnosis.promises import Grade, Line
 from tieredstore.session.places import asked_store
 
 
-@click.command("doctor")
-@click.argument("place", type=GivenPath(), required=False)
-@json_option
-@pass_invocation
-def command(invocation: Invocation, place: str | None, *, as_json: bool) -> int:
-    """Report whether PLACE can keep a tier: a directory, or a URL such as s3://bucket/prefix.
-
-    Without PLACE, the configured tier. Each line is good, a note, or bad with what to do. Of a
-    bucket: identity, region, permissions one by one, conditional writes, versioning, object lock,
-    life-cycle rules, unfinished uploads, clock and latency. Of a directory: owner, file system,
-    free space, locks, syncs and conditional writes. Small objects are created and deleted.
-
-    \b
-    Exit status, besides those of `tieredstore --help`:
-      1  a line is bad
-    """  # noqa: D301 - \b is click's mark of lines that stay
+def run(invocation: Invocation, place: str | None, *, as_json: bool) -> int:
+    """Report whether PLACE can keep a tier: a directory, or a URL such as s3://bucket/prefix."""
     if place is not None:
         invocation.defines = (*invocation.defines, f"{PLACE}={place}")
     config = invocation.load_config()

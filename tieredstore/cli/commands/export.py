@@ -1,6 +1,6 @@
 """`tieredstore export`: messages as Parquet files, partitioned by topic and day."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,20 +9,12 @@ import click
 
 from provider.names import is_there
 from tieredstore.cli.invocation import (
-    GIVEN_PATH,
     Invocation,
-    json_option,
-    pass_invocation,
 )
-from tieredstore.cli.jobs import engine_of, engine_options
+from tieredstore.cli.jobs import engine_of
 from tieredstore.cli.output import Row, bytes_bar, write_json, write_table
 from tieredstore.cli.reading import (
-    MOMENT,
-    QUEUE,
-    TOPIC,
-    brokers_option,
     each_broker,
-    java_metadata_option,
 )
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
@@ -41,94 +33,7 @@ PARTITIONS = ("cluster", "broker")
 NUMBERS = frozenset({"messages", "files", "size", "queues", "offsets", "damaged"})
 
 
-def _options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options of the selection of messages and columns."""
-    for option in reversed(
-        (
-            click.option(
-                "--topic",
-                "topics",
-                type=TOPIC,
-                multiple=True,
-                help="Only this topic; repeatable. Default: all.",
-            ),
-            click.option(
-                "--queue",
-                "queues",
-                type=QUEUE,
-                multiple=True,
-                metavar="N",
-                help="Only the queues of this number; repeatable. Default: all.",
-            ),
-            click.option(
-                "--since",
-                type=MOMENT,
-                metavar="TIME",
-                help="Only what was stored at TIME or later: 2026-11-21T12:00:00Z, 2h"
-                " (s, m, h, d or w before now) or Unix milliseconds. UTC without a time zone.",
-            ),
-            click.option(
-                "--until", type=MOMENT, metavar="TIME", help="Only what was stored before TIME."
-            ),
-            click.option(
-                "--tag", "tags", multiple=True, help="Only messages with this tag; repeatable."
-            ),
-            click.option(
-                "--columns",
-                metavar="NAMES",
-                help="Columns of the files, separated by commas, named as in `read --json`."
-                " Default: all. The topic is in the names of the directories.",
-            ),
-            click.option(
-                "--body",
-                type=click.Choice(("bytes", "text", "json")),
-                help="Type of the column body. text: null if a body is not UTF-8; json: null if it"
-                " is no JSON. Default: bytes.",
-            ),
-            click.option(
-                "--property",
-                "properties",
-                multiple=True,
-                metavar="NAME:TYPE",
-                help="Add a column of this property: string, long, double or boolean. Null if a"
-                " message has no such value. Repeatable.",
-            ),
-            click.option(
-                "--skip-damaged",
-                is_flag=True,
-                help="Pass over damaged messages, count them, and exit with 1.",
-            ),
-            click.option(
-                "--skip-missing",
-                is_flag=True,
-                help="Pass over messages whose published bytes are not in the storage, count them"
-                " as damaged, and exit with 1.",
-            ),
-            click.option(
-                "--dry-run", is_flag=True, help="Print what would be read, and write nothing."
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-@click.command("export")
-@click.argument("directory", type=GIVEN_PATH, required=False)
-@click.option(
-    "--iceberg",
-    "table",
-    metavar="CATALOG.NAMESPACE.TABLE",
-    help="Write into this Iceberg table in place of DIRECTORY. The catalog is configured as"
-    " pyiceberg's are: in ~/.pyiceberg.yaml or the environment.",
-)
-@_options
-@engine_options
-@brokers_option
-@java_metadata_option
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     brokers: tuple[str, ...],
@@ -144,15 +49,7 @@ def command(
     as_json: bool,
     **given: Any,  # noqa: ANN401 - the fields of `ExportOptions`
 ) -> int:
-    """Write messages into DIRECTORY as Parquet files, bodies decompressed, properties as a map.
-
-    The files are DIRECTORY/topic=TOPIC/day=YYYY-MM-DD/*.parquet, by the day in UTC when the broker
-    stored the messages. An interrupted run is continued by the next one; a run on a complete
-    export adds the new messages, each exactly once. With --iceberg they go into a table, by
-    snapshots of 4 GiB of logs. With --broker '*' each broker has an export of its own, in
-    DIRECTORY/cluster=CLUSTER/broker=BROKER. Exit status 1: messages are missing, which standard
-    error names.
-    """
+    """Write messages into DIRECTORY as Parquet files, bodies decompressed, properties as a map."""
     if (directory is None) == (table is None):
         both = "" if directory is None else ", not both"
         raise click.UsageError(f"give a directory or --iceberg{both}")

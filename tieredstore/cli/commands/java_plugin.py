@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from tieredstore.cli.invocation import Invocation
 from tieredstore.config.keys import BROKER_PLUG_IN
 
 JAR = "tieredstore-rocketmq-plugin.jar"
@@ -13,14 +14,8 @@ SERVE_ADDRESS = "127.0.0.1:10970"
 """Default of the plug-in."""
 
 
-@click.command("java-plugin")
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-def command(directory: Path) -> int:
-    """Write the plug-in for a Java broker into DIRECTORY, such as the broker's own lib.
-
-    Prints the two lines for broker.conf. With them a broker reads what it has deleted from its
-    tier, by way of the server of `tier --follow` or `tieredstore serve` at tieredStoreServeAddress.
-    """
+def run(_: Invocation, directory: Path) -> int:
+    """Write the plug-in for a Java broker into DIRECTORY, such as the broker's own lib."""
     try:
         jar = files("tieredstore").joinpath(PACKAGED).read_bytes()
     except FileNotFoundError:

@@ -18,9 +18,9 @@ from provider.clock import SystemClock
 from provider.errors import Corrupt, NotFound, StoreError
 from provider.names import is_there
 from provider.posix.store import PosixStore
-from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import bytes_bar, write_json
-from tieredstore.cli.reading import QUEUE_NAME, with_tier
+from tieredstore.cli.reading import with_tier
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
 from tieredstore.config.sources import ConfigError
@@ -35,32 +35,10 @@ NAME_PART = 50
 """Characters of a file's name that the temporary file beside it repeats."""
 
 
-@click.group("metadata")
-def command() -> None:
-    """Exchange metadata with RocketMQ's own tiered store."""
-
-
-@command.command("export", short_help="Write a metadata file for RocketMQ's tiered store.")
-@click.argument("file", type=GIVEN_PATH)
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
-@click.option(
-    "--with-index",
-    is_flag=True,
-    help="Write index files for the broker into the tier, with its number of slots.",
-)
-@json_option
-@pass_invocation
 def export(
     invocation: Invocation, file: Path, *, overwrite: bool, with_index: bool, as_json: bool
 ) -> None:
-    """Write FILE, a tieredStoreMetadata.json with which RocketMQ's tiered store opens this tier.
-
-    Stop the broker, put FILE into its store/config/, and start it again.
-
-    RocketMQ reads only index files that have as many slots as it is configured with
-    (tieredStoreIndexFileMaxHashSlotNum). --with-index also writes such files, so that RocketMQ
-    finds messages by key; tieredstore does not use them.
-    """
+    """Write FILE, a tieredStoreMetadata.json with which RocketMQ's tiered store opens this tier."""
     if is_there(file) and not overwrite:
         raise ConfigError(f"{file} is there already: name another file, or use --overwrite")
     config = invocation.load_config()
@@ -103,26 +81,6 @@ def export(
         )
 
 
-@command.command("import", short_help="Take over a tier that RocketMQ's tiered store wrote.")
-@click.argument("file", type=GIVEN_PATH)
-@click.option(
-    "--without",
-    "left_out",
-    type=QUEUE_NAME,
-    multiple=True,
-    metavar="TOPIC[/QUEUE]",
-    help="Leave out a damaged queue, or all of a topic; repeatable. Move their files away first.",
-)
-@click.option(
-    "--partly",
-    type=QUEUE_NAME,
-    multiple=True,
-    metavar="TOPIC[/QUEUE]",
-    help="Truncate a queue whose newest files are missing, shorter than in FILE, or "
-    "unknown to FILE; repeatable.",
-)
-@json_option
-@pass_invocation
 def import_(
     invocation: Invocation,
     file: Path,
@@ -131,15 +89,7 @@ def import_(
     partly: tuple[tuple[str, int | None], ...],
     as_json: bool,
 ) -> None:
-    """Take over a tier that RocketMQ's tiered store wrote, with its metadata FILE.
-
-    Reads every message twice to verify it and to compute checksums; no segment file changes.
-    RocketMQ's store must not write to the tier afterwards.
-
-    If a message would be left out, nothing is imported: each such queue is named. Bring its files
-    back; or make the metadata from the messages there (`rebuild --metadata --backup FILE`);
-    or give up the end of the queue with --partly, or the whole queue with --without.
-    """
+    """Take over a tier that RocketMQ's tiered store wrote, with its metadata FILE."""
     config = invocation.load_config()
     if isinstance(config.tier_root, TierUrl):
         raise ConfigError(

@@ -1,60 +1,25 @@
 """`tieredstore offload`: moves what is closed of a topic to the second store."""
 
 import asyncio
-import re
 from collections.abc import Sequence
 
 import click
 
 from container.move.offload_plan import Until
-from container.names.rocketmq import INT64_MAX
 from container.upkeep.offload import OffloadedQueue
 from provider.clock import SystemClock
 from tieredstore.admin.offload import offload_topic, offloading_config, plan
 from tieredstore.cli.invocation import (
     Invocation,
-    json_option,
-    pass_invocation,
-    take_over_option,
 )
 from tieredstore.cli.output import Row, write_json, write_table
-from tieredstore.cli.reading import MOMENT, TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.texts import count_text, size_text
 
 COLUMNS = ("topic", "queue", "segments", "size")
 
 
-class UntilType(click.ParamType[Until]):
-    """A queue offset, which is a whole number, or a time, which is none."""
-
-    name = "until"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Until:
-        """Take a whole number for an offset."""
-        text = str(value)
-        if re.fullmatch("[0-9]{1,19}", text) and int(text) <= INT64_MAX:
-            return Until(offset=int(text))
-        return Until(ms=MOMENT.convert(text, param, ctx))
-
-
-@click.command("offload")
-@click.argument("topic", type=TOPIC)
-@click.option(
-    "--until",
-    type=UntilType(),
-    metavar="OFFSET|TIME",
-    help="Only messages below this offset of their queue (a whole number), or stored before this"
-    " time: 2026-11-21T12:00:00Z, 2h (s, m, h, d or w before now). UTC without a time zone."
-    " Default: all.",
-)
-@click.option("--dry-run", is_flag=True, help="Print what would be moved; change nothing.")
-@take_over_option
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     topic: str,
@@ -63,16 +28,7 @@ def command(
     take_over: bool,
     as_json: bool,
 ) -> int:
-    """Move messages of TOPIC to the second store, tieredStoreOffloadPath, which no process may own.
-
-    Segments go whole: one that has a message which is not wanted stays. If all messages of a queue
-    are wanted, its open segments are closed and go, too. Each is copied, read back, compared and
-    published; the first store's copy goes when tieredStoreOffloadDeletionLag is over. What
-    retention would delete within that time stays. What was interrupted is ended by the same
-    command.
-
-    Prints what was moved of each queue. Exit status 1: bytes that should have gone are damaged.
-    """
+    """Move messages of TOPIC to the second store."""
     config = offloading_config(invocation.load_config())
     clock, wanted = SystemClock(), until or Until()
     work = (

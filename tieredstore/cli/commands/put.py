@@ -22,8 +22,7 @@ from tieredstore.cli.appending import (
     sentence_of,
     with_done,
 )
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
-from tieredstore.cli.reading import QUEUE, TOPIC
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.signals import EndingSignals, Signalled
 from tieredstore.config.effective import Config
 from tieredstore.hot.encoding import MessageRefused
@@ -35,21 +34,6 @@ ESCAPED_BYTES_MAX = 6
 """Bytes of JSON that one byte of a body takes at most: `\\u0000`."""
 AROUND_BYTES_MAX = 1 << 20
 """Bytes of a line beside its body: properties and other fields."""
-
-
-class PropertyType(click.ParamType[tuple[str, str]]):
-    """`name=value`."""
-
-    name = "property"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """Refuse a text without a name or without `=`."""
-        name, equals, text = str(value).partition("=")
-        if not name or not equals:
-            self.fail(f"it is name=value, not {str(value)!r}", param, ctx)
-        return name, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +51,7 @@ class PutOrder:
         return partial(message_of_line if self.as_json else message_of_body, given=self.given)
 
 
-@click.command("put")
-@click.argument("topic", type=TOPIC)
-@click.argument("body", nargs=-1)
-@click.option(
-    "--queue", type=QUEUE, metavar="N", help="Queue number. Default: 0; with --json, the line's."
-)
-@click.option("--tags", metavar="TAG", help="Tag that consumers subscribe to.")
-@click.option("--keys", metavar="KEYS", help="Keys of the message, separated by blanks.")
-@click.option(
-    "--property",
-    "pairs",
-    type=PropertyType(),
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Another property; repeatable.",
-)
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     topic: str,
@@ -96,17 +62,7 @@ def command(
     pairs: tuple[tuple[str, str], ...],
     as_json: bool,
 ) -> None:
-    """Append messages to TOPIC in the store that storePathRootDir names, or begin that store.
-
-    Each BODY is one message. Without BODY, each line of standard input is one; empty lines are
-    skipped. With --json lines are objects with the fields that `read --json` prints, so that
-    `read --json | put --json` copies messages with their properties, hosts and times of birth.
-    Options override these fields. Queue offset and store time are always new.
-
-    Prints topic, queue and queue offset of each message, separated by tabs. Plug-ins of the
-    configuration see the messages; they reach a tier with the next `run`, or with `tier`. While
-    another process writes the store, this command names it and ends.
-    """
+    """Append messages to TOPIC in the store that storePathRootDir names, or begin that store."""
     config = invocation.load_config()
     order = PutOrder(GivenFields(topic, queue, properties_of(pairs, tags, keys)), body, as_json)
     context, layers = plan_store(config, clock=SystemClock(), tiers=False)

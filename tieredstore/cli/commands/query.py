@@ -14,21 +14,16 @@ from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
 from container.record.message import StoredMessage
 from provider.errors import Corrupt, StoreError
-from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.message_printer import MessagePrinter, Origin
 from tieredstore.cli.output import is_terminal
 from tieredstore.cli.reading import (
-    MOMENT,
-    TOPIC,
-    brokers_option,
-    java_metadata_option,
     with_tiers,
 )
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.message import Message
 from tieredstore.reader.readable_tier import ReadableTier
 
-MESSAGES_MAX = 32
 LOGGER = logging.getLogger("tieredstore.cli.query")
 
 
@@ -40,38 +35,7 @@ class _Found(NamedTuple):
     max_offset: int
 
 
-@click.command("query")
-@click.argument("topic", type=TOPIC)
-@click.argument("key")
-@click.option(
-    "--max",
-    "messages_max",
-    type=WholeNumber(1, INT64_MAX),
-    default=MESSAGES_MAX,
-    metavar="N",
-    help=f"Maximum number of messages. Default: {MESSAGES_MAX}.",
-)
-@click.option(
-    "--since",
-    type=MOMENT,
-    metavar="TIME",
-    help="Only what the broker stored at TIME or later, written as for `read`.",
-)
-@click.option("--until", type=MOMENT, metavar="TIME", help="Only what was stored before TIME.")
-@click.option("--oldest-first", is_flag=True, help="The oldest messages, oldest first.")
-@click.option(
-    "--scan",
-    is_flag=True,
-    help="Read all messages that no index has yet; else the newest 256 MiB of them.",
-)
-@click.option(
-    "--digest", is_flag=True, help="Print SHA-256 and length of each body instead of the body."
-)
-@brokers_option
-@java_metadata_option
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     brokers: tuple[str, ...],
@@ -86,11 +50,7 @@ def command(
     java_metadata: Path | None,
     as_json: bool,
 ) -> int:
-    """Find the messages of TOPIC that have KEY: one of their keys, or their unique id (UNIQ_KEY).
-
-    The newest come first, with --broker '*' those of all brokers. They are printed as `read` prints
-    them. Exits with 1 if there is none, or if the search is incomplete, which standard error names.
-    """
+    """Find the messages of TOPIC that have KEY."""
     if since is not None and until is not None and until <= since:
         raise click.UsageError("--until is not later than --since")
     if not key.strip():

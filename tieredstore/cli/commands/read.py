@@ -1,7 +1,7 @@
 """`tieredstore read`: messages of a topic or a queue, by offset, time and tag."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,13 @@ import click
 
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId
-from container.names.rocketmq import INT64_MAX
 from fetcher.result import FetchStatus
 from fetcher.tag_filter import parse_subscription
 from provider.errors import Corrupt
-from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.message_printer import MessagePrinter, Origin
 from tieredstore.cli.output import is_terminal, write_json
 from tieredstore.cli.reading import (
-    MOMENT,
-    QUEUE,
-    TOPIC,
-    brokers_option,
-    java_metadata_option,
     with_tier,
     with_tiers,
 )
@@ -57,71 +51,7 @@ class ReadOrder:
     as_json: bool
 
 
-def _options(command: Callable[..., int]) -> Callable[..., int]:
-    """Options that select messages."""
-    number = WholeNumber(0, INT64_MAX)
-    for option in reversed(
-        (
-            click.option(
-                "--offset",
-                type=number,
-                metavar="N",
-                help="First queue offset in QUEUE. Default: the oldest message.",
-            ),
-            click.option(
-                "--since",
-                type=MOMENT,
-                metavar="TIME",
-                help="Only what the broker stored at TIME or later: 2026-11-21T12:00:00Z, 2h"
-                " (s, m, h, d or w before now) or Unix milliseconds. UTC without a time zone.",
-            ),
-            click.option(
-                "--until", type=MOMENT, metavar="TIME", help="Only what was stored before TIME."
-            ),
-            click.option(
-                "--max",
-                "messages_max",
-                type=WholeNumber(1, INT64_MAX),
-                metavar="N",
-                help="Maximum number of messages. Default: all; with --once, 32.",
-            ),
-            click.option(
-                "--tags",
-                metavar="EXPR",
-                help='Print only messages with these tags, such as "TagA || TagB".',
-            ),
-            click.option(
-                "--order",
-                type=click.Choice(["queue", BY_TIME]),
-                default="queue",
-                help="Queue after queue (default), or all queues merged by store time.",
-            ),
-            click.option(
-                "--skip-damaged",
-                is_flag=True,
-                help="Name damaged messages on standard error, pass over them and exit with 1.",
-            ),
-            click.option(
-                "--digest",
-                is_flag=True,
-                help="Print SHA-256 and length of each body instead of the body.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-@click.command("read")
-@click.argument("topic", type=TOPIC)
-@click.argument("queue", type=QUEUE, required=False)
-@_options
-@click.option("--once", is_flag=True, help="Make one fetch, then print its status and offsets.")
-@brokers_option
-@java_metadata_option
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     brokers: tuple[str, ...],
@@ -129,14 +59,7 @@ def command(
     once: bool,
     **given: Any,  # noqa: ANN401 - the fields of `ReadOrder`
 ) -> int:
-    """Read the messages of TOPIC, or of its queue number QUEUE, with their bodies decompressed.
-
-    On a terminal it prints a table, which cuts long fields off (…) and shows the size of a body
-    that is no text. Into a pipe it prints a whole message a line: queue, offset, store time, bytes,
-    tags, keys and body, separated by tabs. --json prints all fields; bodies are text if they are
-    UTF-8, else Base64. Standard error names the end of a queue, and lost and damaged messages.
-    With --broker '*' it reads one broker after another.
-    """
+    """Read the messages of TOPIC, or of its queue number QUEUE, with their bodies decompressed."""
     order = ReadOrder(**given)
     if order.queue is None and (once or order.offset is not None):
         option = "--once" if once else "--offset"

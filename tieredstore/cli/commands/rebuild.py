@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
-from tieredstore.cli.jobs import engine_of, engine_options
+from tieredstore.cli.invocation import Invocation
+from tieredstore.cli.jobs import engine_of
 from tieredstore.cli.output import bytes_progress, write_json, write_table
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
@@ -21,24 +21,7 @@ from tieredstore.texts import count_text, size_text
 FILES_LISTED_MAX = 40
 
 
-@click.command("rebuild")
-@click.option(
-    "--metadata",
-    is_flag=True,
-    help="Also rebuild the journal of a tier that has lost it, from its CommitLog files or its "
-    "parts in an object store. Readers see everything at once, or nothing.",
-)
-@click.option(
-    "--backup",
-    type=GIVEN_PATH,
-    help="A file that `metadata export` wrote. With --metadata it is the source of gaps at the end "
-    "of a queue, which leave no trace in messages.",
-)
-@click.option("--dry-run", is_flag=True, help="Print what would be made; write nothing.")
-@engine_options
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     metadata: bool,
@@ -49,12 +32,7 @@ def command(
     split_bytes: int,
     as_json: bool,
 ) -> int:
-    """Rebuild lost or damaged ConsumeQueue and index files from the messages, byte for byte.
-
-    A tier in a directory may be in use meanwhile. One in an object store is owned, if a file is
-    lost. Files are published only after all are made. Exit status 1: a file could not be made, or
-    damage was found.
-    """
+    """Rebuild lost or damaged ConsumeQueue and index files from the messages, byte for byte."""
     config = invocation.load_config()
     if backup is not None and not metadata:
         raise ConfigError("--backup goes with --metadata")

@@ -15,15 +15,10 @@ from provider.posix.files import sync_directory
 from tieredstore.admin.repair import Cut, RepairPlan, plan_repair, repair
 from tieredstore.cli.failures import explain
 from tieredstore.cli.invocation import (
-    GIVEN_PATH,
     Invocation,
-    json_option,
-    pass_invocation,
-    take_over_option,
 )
 from tieredstore.cli.message_printer import message_row
 from tieredstore.cli.output import Row, progress_bar, write_json
-from tieredstore.cli.reading import QUEUE, TOPIC
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
@@ -40,36 +35,7 @@ SAID_MAX = 8
 """Queues that are not cut, each with its sentence."""
 
 
-@click.command("repair")
-@click.argument("topic", type=TOPIC, required=False)
-@click.argument("queue", type=QUEUE, required=False)
-@click.option(
-    "--cut-to-hot",
-    is_flag=True,
-    required=True,
-    help="Unpublish the newest messages, down to the last one that broker and tier share.",
-)
-@click.option(
-    "--store",
-    type=GIVEN_PATH,
-    metavar="DIR",
-    help="The broker's store directory. Default: storePathRootDir.",
-)
-@click.option("--dry-run", is_flag=True, help="Print what would be unpublished; change nothing.")
-@click.option(
-    "--save",
-    type=GIVEN_PATH,
-    metavar="FILE",
-    help="Write the messages first into FILE, as `read --json` prints them.",
-)
-@click.option(
-    "--leave-nothing", is_flag=True, help="Allow that no message of a queue stays in the tier."
-)
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@take_over_option
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     topic: str | None,
@@ -83,17 +49,7 @@ def command(
     take_over: bool,
     as_json: bool,
 ) -> int:
-    """Lift the stop of queues after their broker lost or rewrote the newest messages.
-
-    Of one QUEUE, of all stopped queues of TOPIC, or of all stopped queues. Stop `tier --follow` of
-    this broker first. Messages that are unpublished can no longer be read; their bytes stay for
-    tieredStoreCutGraceTime hours, and --save keeps the messages.
-
-    Exit status 1: the cut of some queues is unknown, or nothing of them would stay.
-
-    `repair --journal-to ENTRY` lifts the damage of a journal, `repair --hot-log` that of a hot log;
-    each has a --help of its own.
-    """
+    """Lift the stop of queues after their broker lost or rewrote the newest messages."""
     del cut_to_hot  # required, so that a later repair of another kind changes no command
     config = existing_tier(invocation.load_config())
     store = config.store_dir if store is None else store

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from provider.clock import SystemClock
-from tieredstore.cli.invocation import GIVEN_PATH, Invocation, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import Row, write_json
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
@@ -15,24 +15,11 @@ from tieredstore.hot.log.durable_ends import DurableEnds
 from tieredstore.hot.log.repair import DamagedPlace, HotDamage, WrongUnits, open_repair
 from tieredstore.texts import count_text, printable
 
-OPTION = "--hot-log"
 LISTED_MAX = 100
 """Damaged places, and queues of each, that are listed one by one."""
 
 
-@click.command("repair")
-@click.option(OPTION, is_flag=True, required=True, help="Repair the hot log of a store of our own.")
-@click.option(
-    "--store",
-    type=GIVEN_PATH,
-    metavar="DIR",
-    help="The store directory. Default: storePathRootDir.",
-)
-@click.option("--dry-run", is_flag=True, help="Print what is damaged; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     hot_log: bool,
@@ -41,16 +28,7 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Continue without the damaged records of a hot log, which no process may be writing.
-
-    Prints each damaged place with its position, and the lost messages by queue and offset.
-    Restore the file from a backup first, if there is one. The damaged bytes are copied to files in
-    DIR/truncated and replaced by placeholders. All other messages keep positions and offsets. Lost
-    messages that are in the tier are still read from it, others become a gap. After an
-    interruption run the command again.
-
-    Exit status 1: --dry-run found damage.
-    """
+    """Continue without the damaged records of a hot log, which no process may be writing."""
     del hot_log
     config = invocation.load_config()
     root = config.store_dir if store is None else store

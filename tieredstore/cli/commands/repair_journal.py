@@ -14,7 +14,7 @@ from provider.errors import NotFound
 from provider.object_store import AppendingStore
 from provider.stores.in_place_segments import LOCK_NAME
 from tieredstore.cli.failures import NOTHING_WHOLE
-from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import Row, write_json
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, TierUrl
@@ -24,29 +24,9 @@ from tieredstore.session.reader import existing_tier, no_journal_error, whole_pa
 from tieredstore.session.takeover import sign_of_life
 from tieredstore.texts import count_text
 
-OPTION = "--journal-to"
-ENTRY_MAX = 10**19
 
-
-@click.command("repair")
-@click.option(
-    OPTION,
-    "entry",
-    type=WholeNumber(1, ENTRY_MAX),
-    metavar="ENTRY",
-    required=True,
-    help="The last entry that stays: the one before the damaged one.",
-)
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@json_option
-@pass_invocation
-def command(invocation: Invocation, *, entry: int, yes: bool, as_json: bool) -> None:
-    """Continue without the entries after ENTRY, the last whole one of a damaged journal.
-
-    Bring a damaged entry back from a backup first, if there is one. Refused while an owner lives.
-    Nothing is deleted before `tier` has written a newer snapshot: messages that are unpublished are
-    tiered again if the broker still has them.
-    """
+def run(invocation: Invocation, *, entry: int, yes: bool, as_json: bool) -> None:
+    """Continue without the entries after ENTRY, the last whole one of a damaged journal."""
     config = existing_tier(invocation.load_config())
     cut = asyncio.run(_work(config, entry, agreed=None))
     if not yes:
@@ -126,7 +106,7 @@ def _refuse(directory: Location, loaded: Loaded, entry: int) -> None:
         raise NotFound("the journal is whole: nothing is to be cut", "@journal")
     if entry != kept:
         raise ConfigError(
-            f"the journal is whole up to entry {kept} and damaged after it: use {OPTION} {kept}"
+            f"the journal is whole up to entry {kept} and damaged after it: use --journal-to {kept}"
         )
 
 

@@ -9,7 +9,7 @@ from provider.clock import SystemClock
 from provider.errors import NotFound
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.admin.rewrap import Moved, move_to_bound
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation, take_over_option
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import second_location
@@ -21,24 +21,8 @@ from tieredstore.session.reader import existing_tier
 from tieredstore.texts import printable, size_text
 
 
-@click.command("rewrap-keys")
-@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
-@take_over_option
-@json_option
-@pass_invocation
-def command(invocation: Invocation, *, dry_run: bool, take_over: bool, as_json: bool) -> int:
-    """Wrap all data keys under the first master key, and delete the wraps of the others.
-
-    The environment variable TIEREDSTORE_OBJECT_STORE_ENCRYPTION_KEYS names the new master key and
-    then the old ones: new:BASE64,old:BASE64. Give the new master key to every process before you
-    remove the old one. If the tier has a second store, the keys of both are wrapped, after those
-    of both were opened.
-
-    Objects of older programs are not bound to the tier. They are rewritten under the same names
-    and read back, and such objects are refused from then on. No process may own the tier
-    meanwhile. Other messages are not read or rewritten. An interrupted run loses nothing, and the
-    next one continues. Exit status 1: an object is damaged, and stays unchanged.
-    """
+def run(invocation: Invocation, *, dry_run: bool, take_over: bool, as_json: bool) -> int:
+    """Wrap all data keys under the first master key, and delete the wraps of the others."""
     config = existing_tier(invocation.load_config())
     places = {FIRST_STORE: directory_of(config), SECOND_STORE: second_location(config)}
     names = {place: name for name, place in places.items() if isinstance(place, TierUrl)}

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import click
-
 from provider.clock import SystemClock
 from provider.errors import Closed, Unavailable
 from tieredstore.cli.appending import Appending, GivenFields, InputLines, message_of_line
@@ -18,11 +16,6 @@ from tieredstore.cli.commands.put import line_bytes_max
 from tieredstore.cli.commands.tier import hindrance_of
 from tieredstore.cli.invocation import (
     Invocation,
-    json_option,
-    new_tier_option,
-    pass_invocation,
-    standby_option,
-    take_over_option,
 )
 from tieredstore.cli.live_table import COLUMNS, NUMBERS, cells_of, live_table, row_of
 from tieredstore.cli.output import write_json, write_table
@@ -80,20 +73,7 @@ class Running:
         return self.watch.moment()
 
 
-@click.command("run")
-@click.option(
-    "--put",
-    "puts",
-    is_flag=True,
-    help="Also append the messages of standard input: JSON objects as for `put --json`, each "
-    "with its topic. Each line is answered by an object with its number.",
-)
-@take_over_option
-@standby_option
-@new_tier_option
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     puts: bool,
@@ -102,25 +82,7 @@ def command(
     new_tier: bool,
     as_json: bool,
 ) -> int:
-    """Run the configured store in storePathRootDir until SIGINT, SIGTERM or SIGHUP.
-
-    It opens the hot log and the plug-ins around it (messageStorePlugIn), tiers old and new
-    messages, and deletes old tiered messages from the hot log. Messages come from
-    --put, or from a program that embeds the store; while this command runs, no other process
-    writes the store. With tieredStoreServePort, RocketMQ clients are served from the tier, as by
-    `tieredstore serve`; what is not tiered yet is not served. With tieredStoreConsolePort it
-    has the pages of `tieredstore console`.
-
-    A signal ends it cleanly: the backlog is tiered for at most tieredStoreShutdownTimeout, then the
-    store is closed, and a Java broker may be started on it. A second signal ends it at once; then,
-    and after a crash, the next start has all acknowledged messages.
-
-    \b
-    Exit status, besides those of `tieredstore --help`:
-      1  a queue is stopped or damaged, or messages were lost
-      3  the tier's storage failed, and still fails at the end
-      4  another process owns the store or the tier, or took the tier over
-    """  # noqa: D301 - \b is click's mark of lines that stay
+    """Run the configured store in storePathRootDir until SIGINT, SIGTERM or SIGHUP."""
     words = StartWords(standby, new_tier)
     config = replace(invocation.load_config().serving(), start=words)
     context, layers = plan_store(config, clock=SystemClock(), take_over=take_over)

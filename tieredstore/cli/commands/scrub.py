@@ -21,10 +21,6 @@ from tieredstore.admin.scrub import give_up
 from tieredstore.cli.commands.check import print_finding
 from tieredstore.cli.invocation import (
     Invocation,
-    WholeNumber,
-    json_option,
-    pass_invocation,
-    take_over_option,
 )
 from tieredstore.cli.output import write_json
 from tieredstore.cli.reading import with_tier
@@ -33,8 +29,6 @@ from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.session.reader import existing_tier
 from tieredstore.texts import count_text, printable, size_text
 
-OPERATIONS = 1_000
-GRACE_HOURS = 72
 HOUR_MS = 3_600_000
 SETTLE_S = 2.0
 """Seconds that a commit under way has to publish its files before they are reported."""
@@ -52,32 +46,7 @@ class Done:
     findings: int
 
 
-@click.command("scrub")
-@click.option(
-    "--operations",
-    type=WholeNumber(1, 10**12),
-    default=OPERATIONS,
-    metavar="N",
-    help=f"Requests after which the run ends; default {OPERATIONS:,}. One reads up to 16 MiB.",
-)
-@click.option("--from-start", is_flag=True, help="Begin a round, wherever the last run stopped.")
-@click.option(
-    "--delete",
-    is_flag=True,
-    help="Delete objects that were unreferenced for --grace hours. This owns the tier for a moment"
-    " and gives them tombstones; an owner deletes them tieredStoreCutGraceTime later.",
-)
-@click.option(
-    "--grace",
-    type=WholeNumber(0, 10**6),
-    default=GRACE_HOURS,
-    metavar="HOURS",
-    help=f"Hours without a reference before --delete deletes an object; default {GRACE_HOURS}.",
-)
-@take_over_option
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     operations: int,
@@ -87,12 +56,7 @@ def command(
     take_over: bool,
     as_json: bool,
 ) -> int:
-    """Verify the next part of a tier. The next run continues there.
-
-    A round reads every published byte once, then compares the names in the storage with the
-    metadata. It also runs beside `tier --follow`, and writes only its position, in @scrub.
-    Exit status 1: there are findings.
-    """
+    """Verify the next part of a tier."""
 
     async def scrub(tier: ReadableTier) -> Done:
         return await _scrub(tier, operations, from_start=from_start, as_json=as_json)

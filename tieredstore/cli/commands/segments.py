@@ -8,36 +8,14 @@ from container.metadata.records import CopyState
 from container.queue.segments import TieredSegment
 from provider.errors import NotFound
 from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
-from tieredstore.cli.invocation import Invocation, WholeNumber, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import Row, write_json, write_table
-from tieredstore.cli.reading import QUEUE, TOPIC, java_metadata_option, with_tier
+from tieredstore.cli.reading import with_tier
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.texts import count_text, size_text
 
-OFFSET_MAX = 2**63 - 1
 
-
-@click.command("segments")
-@click.argument("topic", type=TOPIC, required=False)
-@click.argument("queue", type=QUEUE, required=False)
-@click.option(
-    "--state",
-    type=click.Choice([state.name for state in CopyState], case_sensitive=False),
-    metavar="STATE",
-    help="Only segments in this state: COPY_STARTED, COPY_FINISHED (what is published),"
-    " DELETE_STARTED (unpublished, its file waits for its deletion) or DELETE_FINISHED (none: it is"
-    " forgotten).",
-)
-@click.option(
-    "--offset",
-    type=WholeNumber(0, OFFSET_MAX),
-    metavar="N",
-    help="Only the CommitLog segment that has the message with this offset of QUEUE.",
-)
-@java_metadata_option
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     topic: str | None,

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
-import click
 from prometheus_client import CollectorRegistry
 
 from provider.clock import SystemClock
-from tieredstore.cli.invocation import TIER_KEY, GivenPath, Invocation, pass_invocation
+from tieredstore.cli.invocation import TIER_KEY, Invocation
 from tieredstore.cli.signals import EndingSignals, answer_watchdog
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
@@ -30,39 +29,10 @@ from tieredstore.session.reader import existing_tier, existing_tiers
 LOGGER = logging.getLogger("tieredstore.cli")
 
 
-@click.command("serve")
-@click.argument("place", type=GivenPath(), required=False)
-@click.option(
-    "--broker",
-    "brokers",
-    multiple=True,
-    metavar="PATTERN",
-    help="Serve this broker, or all that fit, as '*', as one cluster; repeatable.",
-)
-@pass_invocation
-def command(
+def run(
     invocation: Invocation, place: str | os.PathLike[str] | None, brokers: tuple[str, ...]
 ) -> int:
-    """Serve the messages of the tier in PLACE to RocketMQ clients, until a signal.
-
-    PLACE is a directory or a URL; without it, that of --tier or of the configuration. Unmodified
-    consumers that have this address as their name server read the whole history of a broker, also
-    while that is down or gone. The tier is only read, and may be written meanwhile by `tier
-    --follow`: what is published can be consumed within a second (tieredStoreServeRefreshInterval;
-    ten seconds where the tier is in an object store).
-
-    Several brokers (--broker) are one cluster to clients. In the order of their names, each has a
-    port: tieredStoreServePort, the next one, and so on. Each of them is a name server for all.
-
-    The offsets of consumer groups are kept in tieredStoreServeStatePath, in RocketMQ's own
-    consumerOffset.json. A group without one begins at the first message. Producers are refused.
-    With tieredStoreConsolePort it has the pages of `tieredstore console`.
-
-    \b
-    Exit status, besides those of `tieredstore --help`:
-      0  a signal ended it
-      3  the tier could not be read at the start, or offsets not be saved at the end
-    """  # noqa: D301 - \b is click's mark of lines that stay
+    """Serve the messages of the tier in PLACE to RocketMQ clients, until a signal."""
     if place is not None:
         invocation.defines = (*invocation.defines, f"{TIER_KEY}={os.fspath(place)}")
     given = invocation.load_config()

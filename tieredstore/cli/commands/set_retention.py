@@ -5,29 +5,15 @@ import asyncio
 import click
 
 from provider.clock import SystemClock
-from tieredstore.cli.invocation import Invocation, pass_invocation
-from tieredstore.cli.reading import TOPIC, WholeNumber
+from tieredstore.cli.invocation import Invocation
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.store.configured import plan_store
-from tieredstore.store.local import HOURS_MAX
 from tieredstore.store.plugins import opened
 
 
-@click.command("set-retention")
-@click.argument("topic", type=TOPIC)
-@click.argument("hours", type=WholeNumber(1, HOURS_MAX), required=False)
-@click.option(
-    "--default", "is_default", is_flag=True, help="Keep it for tieredStoreFileReservedTime."
-)
-@pass_invocation
-def command(invocation: Invocation, *, topic: str, hours: int | None, is_default: bool) -> None:
-    """Have the tier keep TOPIC for HOURS, or for its default time again.
-
-    Notes RocketMQ's attribute reserve.time in config/topics.json of the store in storePathRootDir,
-    which no process may be writing. The next `run` or `tier` applies it, if
-    tieredStoreDeleteFileEnable is on.
-    """
+def run(invocation: Invocation, *, topic: str, hours: int | None, is_default: bool) -> None:
+    """Have the tier keep TOPIC for HOURS, or for its default time again."""
     if (hours is None) != is_default:
         raise ConfigError("give HOURS, or --default in place of them")
     asyncio.run(_set(invocation.load_config(), topic, hours))

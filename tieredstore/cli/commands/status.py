@@ -5,25 +5,17 @@ from dataclasses import asdict
 import click
 
 from provider.clock import SystemClock
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import write_json
-from tieredstore.cli.reading import brokers_option, with_tiers
+from tieredstore.cli.reading import with_tiers
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.reader.status import TierStatus, status_rows, tier_status
 from tieredstore.texts import printable
 
 
-@click.command("status")
-@brokers_option
-@json_option
-@pass_invocation
-def command(invocation: Invocation, *, brokers: tuple[str, ...], as_json: bool) -> int:
-    """Show who owns a tier and whether that process lives, what the tier holds, and what it lost.
-
-    Reads the tier alone, from any host. If the configuration sets tieredStoreMetricsPort, it also
-    asks the process there. Exit status 1: the owner's process is gone or silent, or not ready.
-    """
+def run(invocation: Invocation, *, brokers: tuple[str, ...], as_json: bool) -> int:
+    """Show who owns a tier, what it holds, and what it lost."""
     given = invocation.load_config()
 
     async def look(tier: ReadableTier) -> TierStatus:

@@ -9,20 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
 from prometheus_client import CollectorRegistry
 
 from dispatcher.ports import HALTED
 from dispatcher.statistics import DispatchStatistics, Progress
 from provider.clock import SystemClock
 from tieredstore.cli.invocation import (
-    GIVEN_PATH,
     Invocation,
-    json_option,
-    new_tier_option,
-    pass_invocation,
-    standby_option,
-    take_over_option,
 )
 from tieredstore.cli.live_table import COLUMNS, NUMBERS, cells_of, live_table, row_of
 from tieredstore.cli.output import Show, progress_bar, write_json, write_table
@@ -47,17 +40,7 @@ the end of the run."""
 LOGGER = logging.getLogger("tieredstore.cli")
 
 
-@click.command("tier")
-@click.argument("store_dir", type=GIVEN_PATH, required=False)
-@click.option(
-    "--follow", is_flag=True, help="Continue with new messages until SIGINT, SIGTERM or SIGHUP."
-)
-@take_over_option
-@standby_option
-@new_tier_option
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     store_dir: Path | None,
     *,
@@ -67,30 +50,7 @@ def command(
     new_tier: bool,
     as_json: bool,
 ) -> int:
-    """Copy every message in STORE_DIR into the tier.
-
-    STORE_DIR is a broker's store directory; without it, the storePathRootDir of the
-    configuration. The broker may be running, stopped or crashed, and its directory is never
-    written. Give the broker's own configuration with --conf, or its name with
-    -D brokerName=NAME: a store of another broker is refused.
-
-    With --follow and tieredStoreServePort, the same process serves RocketMQ clients, as
-    `tieredstore serve` does, with tieredStoreConsolePort it has the pages of `tieredstore console`.
-    If a port cannot be listened at, tiering continues without it, and it is tried again.
-
-    The tier has one owner: while another process tiers the same broker, this command names it
-    and ends.
-
-    \b
-    Exit status, besides those of `tieredstore --help`:
-      1  a queue is stopped or damaged, messages were lost or had rotted
-         before they could be tiered, or could not be tiered yet, or a part of
-         the store could not be read
-      3  the tier's storage failed; with --follow, only if it still fails
-         at the end
-      4  another process owns the tier, or took it over
-    The next start continues where this one ended.
-    """  # noqa: D301 - \b is click's mark of lines that stay
+    """Copy every message in STORE_DIR into the tier."""
     config = replace(invocation.load_config(), start=StartWords(standby, new_tier))
     if follow:
         config = config.serving()

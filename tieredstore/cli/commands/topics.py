@@ -8,9 +8,9 @@ from typing import Self
 
 import click
 
-from tieredstore.cli.invocation import Invocation, json_option, pass_invocation
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import Row, write_json, write_table
-from tieredstore.cli.reading import brokers_option, java_metadata_option, with_tiers
+from tieredstore.cli.reading import with_tiers
 from tieredstore.metrics.summary import QueueSummary, QueueTotals, losses_text
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.texts import count_text, size_text, time_text
@@ -30,18 +30,7 @@ class BrokerQueue:
     queue: QueueSummary
 
 
-@click.command("topics")
-@click.option(
-    "--by",
-    type=click.Choice([QUEUE, TOPIC, BROKER]),
-    default=QUEUE,
-    help="A row for each queue (default), for each topic or for each broker.",
-)
-@brokers_option
-@java_metadata_option
-@json_option
-@pass_invocation
-def command(
+def run(
     invocation: Invocation,
     *,
     by: str,
@@ -49,10 +38,7 @@ def command(
     java_metadata: Path | None,
     as_json: bool,
 ) -> None:
-    """List the queues of a tier: first and next offset, lost messages, size, newest message.
-
-    With --broker '*' those of all its brokers; --by topic adds them up.
-    """
+    """List the queues of a tier: first and next offset, lost messages, size, newest message."""
 
     async def queues(tier: ReadableTier) -> list[QueueSummary]:
         return tier.queues()
