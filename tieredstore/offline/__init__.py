@@ -2,7 +2,7 @@
 
     import duckdb, tieredstore.offline
 
-    orders = tieredstore.offline.dataset("tier", "G_Orders", columns=["tags", "body"])
+    orders = tieredstore.offline.dataset("tier", "G_Orders")
     duckdb.sql("SELECT tags, count(*) FROM orders GROUP BY ALL")
 
 `scan/planning.py` divides a tier into splits, `scan/split.py` is the split of a worker, and
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provider.errors import NotFound, StoreError
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tieredstore.config.effective import Config
+    from tieredstore.offline.scan.planning import QueueLog
     from tieredstore.offline.scan.split import LogGap, Split
-    from tieredstore.reader.arrow import RecordBatch, RecordBatchReader, Schema
+    from tieredstore.reader.arrow import Dataset, RecordBatch
     from tieredstore.reader.cursor import Moment
 
 OnBrokerFailure = Callable[[str, str, Exception], None]
+Names = Sequence[str] | None
+Numbers = Sequence[int] | None
 PATTERN = frozenset("*?[")
 """Characters that make a name of a broker a pattern."""
 
@@ -49,19 +53,19 @@ def dataset(
     conf: str | os.PathLike[str] | None = None,
     settings: Mapping[str, object] | None = None,
     java_metadata: str | os.PathLike[str] | None = None,
-) -> "RecordBatchReader":
-    """Return the messages of topics as a `pyarrow.RecordBatchReader`, for DuckDB, polars or pandas.
+) -> "Dataset":
+    """Return the messages of topics as a `pyarrow.dataset.Dataset`, for DuckDB, polars or pyarrow.
 
-    The call reads the metadata. Each batch reads its messages when it is requested, queue after
-    queue. The reader holds one batch in memory and can be consumed once: call again for another
-    query. Its columns are those of `to_arrow`, and bodies are decompressed. Unlike `to_arrow` it
-    reads the logs sequentially, without ConsumeQueues, caches and a thread of its own. Use it in
-    one thread.
+    It has the messages that are published at the call, which reads the metadata. A scan reads them
+    queue after queue and holds one batch. It decodes the columns of its query alone, and leaves out
+    what a filter on topic, queue, offset, store time, cluster or broker excludes. Any number of
+    scans may run at once, each in one thread at a time. The columns are those of `to_arrow`, but
+    logs are read sequentially, without ConsumeQueues and caches.
 
     Args:
         where: the tier's directory or URL, as in `tieredstore.open`.
         topic: a topic, or several; None: all.
-        columns: names of columns, in this order; None: all.
+        columns: names of the dataset's columns, in this order; None: all.
         queues: number of a queue of each topic, or several; None: all.
         since: messages stored at this time or later: a datetime with time zone, or Unix ms.
         until: messages stored before this time.
@@ -82,50 +86,69 @@ def dataset(
         ValueError: there is no such column or one is named twice, or a time has no time zone, or
             `until` is not later than `since`.
         NotFound, ConfigError, NewerVersion, Corrupt, Denied, Unavailable: as `planning.splits`;
-            Corrupt and Unavailable also when a batch is requested.
+            those of `scanner.scan` also when a batch is requested.
     """
     from tieredstore.config.effective import Config  # noqa: PLC0415 - loaded on first use
-    from tieredstore.offline.scan.planning import splits  # noqa: PLC0415 - likewise
 
-    times, given = {"since": since, "until": until}, {"conf": conf, "settings": settings}
-    plan = partial(splits, where, **times, **given, java_metadata=java_metadata)
-    scan = partial(scan_split, on_gap=on_gap, verify_bodies=verify_bodies)
-    scanner = import_job("tieredstore.offline.scan.scanner")
+    made = import_job("tieredstore.offline.scan.tier_dataset")
+    several = _patterns(broker)
+    names = made.ColumnNames.of(columns, of_brokers=several is not None)
+    name = broker if isinstance(broker, str) and several is None else None
+    config = Config.named(where, cluster, name, conf, settings)
+    logs = partial(_logs, since=since, until=until, java_metadata=java_metadata)
     topics = [topic] if isinstance(topic, str) else topic
     numbers = [queues] if isinstance(queues, int) else queues
-    if broker is None or (isinstance(broker, str) and not set(broker) & PATTERN):
-        schema = scanner.schema_of(columns)
-        planned = plan(topics=topics, queues=numbers, cluster=cluster, broker=broker)
-        found = (batch for split in planned for batch in scan(split, columns))
-        return scanner.reader_of(schema, found)
-    schema = import_job("tieredstore.reader.arrow_batches").schema_with_origin(columns)
-    brokers = _brokers(Config.named(where, cluster, None, conf, settings), broker)
-    of_each = _planned(brokers, partial(_named_splits, plan, topics, numbers), on_broker_failure)
-    return scanner.reader_of(schema, _batches(of_each, scan, columns, schema, on_broker_failure))
+    if several is None:
+        brokers = [made.BrokerLogs.of(None, logs(config, topics, numbers))]
+    else:
+        of_each = partial(_named_logs, logs, topics, numbers)
+        planned = _planned(_brokers(config, several), of_each, on_broker_failure)
+        brokers = [made.BrokerLogs.of(*one) for one in planned]
+    read = partial(scan_split, on_gap=on_gap, verify_bodies=verify_bodies)
+    return made.TierDataset(names, brokers, read, on_broker_failure)
 
 
-def _brokers(config: "Config", broker: str | Sequence[str]) -> "list[Config]":
+def _logs(
+    config: "Config",
+    topics: Names,
+    numbers: Numbers,
+    *,
+    since: "Moment | None",
+    until: "Moment | None",
+    java_metadata: str | os.PathLike[str] | None,
+) -> "Sequence[QueueLog]":
+    from tieredstore.offline.scan.planning import plan, selected  # noqa: PLC0415 - loaded on first use
+
+    java = None if java_metadata is None else Path(java_metadata)
+    return plan(config, selected(topics, numbers, since, until), java_metadata=java).logs
+
+
+def _patterns(broker: str | Sequence[str] | None) -> Sequence[str] | None:
+    """The patterns of several brokers; None if one is meant."""
+    if isinstance(broker, str):
+        return [broker] if set(broker) & PATTERN else None
+    return broker
+
+
+def _brokers(config: "Config", patterns: Sequence[str]) -> "list[Config]":
     from tieredstore.session.reader import existing_tiers  # noqa: PLC0415 - loaded on first use
 
-    return existing_tiers(config, [broker] if isinstance(broker, str) else broker)
+    return existing_tiers(config, patterns)
 
 
-def _named_splits(
-    plan: "Callable[..., list[Split]]",
-    topics: Sequence[str] | None,
-    numbers: Sequence[int] | None,
+def _named_logs(
+    logs: "Callable[[Config, Names, Numbers], Sequence[QueueLog]]",
+    topics: Names,
+    numbers: Numbers,
     config: "Config",
-) -> "list[Split] | NotFound":
-    """The splits of what a broker has of topics and numbers of queues; or that it has nothing."""
-    found: list[Split] = []
+) -> "Sequence[QueueLog] | NotFound":
+    """The logs of what a broker has of topics and numbers of queues; or that it has nothing."""
+    found: list[QueueLog] = []
     absent: NotFound | None = None
     for topic, number in product(topics or [None], numbers or [None]):
         try:
-            found += plan(
-                topics=None if topic is None else [topic],
-                queues=None if number is None else [number],
-                cluster=config.cluster,
-                broker=config.broker,
+            found += logs(
+                config, None if topic is None else [topic], None if number is None else [number]
             )
         except NotFound as error:
             if topic is number is None:
@@ -136,16 +159,16 @@ def _named_splits(
 
 def _planned(
     brokers: "Sequence[Config]",
-    plan: "Callable[[Config], list[Split] | NotFound]",
+    plan: "Callable[[Config], Sequence[QueueLog] | NotFound]",
     on_failure: OnBrokerFailure | None,
-) -> "list[tuple[Config, list[Split]]]":
+) -> "list[tuple[Config, Sequence[QueueLog]]]":
     """Plan for each broker.
 
     Raises:
         NotFound: no broker has what was named.
         and as `planning.splits`, without `on_failure`.
     """
-    done: list[tuple[Config, list[Split]]] = []
+    done: list[tuple[Config, Sequence[QueueLog]]] = []
     absent: NotFound | None = None
     for config in brokers:
         try:
@@ -162,26 +185,6 @@ def _planned(
     if absent is not None and not done:
         raise absent
     return done
-
-
-def _batches(
-    planned: "Sequence[tuple[Config, list[Split]]]",
-    scan: "Callable[[Split, Sequence[str]], Iterator[RecordBatch]]",
-    columns: Sequence[str] | None,
-    schema: "Schema",
-    on_failure: OnBrokerFailure | None,
-) -> "Iterator[RecordBatch]":
-    arrow = import_job("tieredstore.reader.arrow_batches")
-    names = [name for name in columns or schema.names if name not in arrow.ORIGIN]
-    for config, splits in planned:
-        try:
-            for split in splits:
-                for batch in scan(split, names or ["queue_id"]):
-                    yield arrow.with_origin(batch, schema, config.cluster, config.broker)
-        except (StoreError, OSError) as error:
-            if on_failure is None:
-                raise
-            on_failure(config.cluster, config.broker, error)
 
 
 class ExtraMissing(ImportError, ConfigError):

@@ -7,6 +7,8 @@ RecordBatch = Any
 """`pyarrow.RecordBatch`; pyarrow ships no types."""
 RecordBatchReader = Any
 """`pyarrow.RecordBatchReader`."""
+Dataset = Any
+"""`pyarrow.dataset.Dataset`."""
 Schema = Any
 """`pyarrow.Schema`."""
 

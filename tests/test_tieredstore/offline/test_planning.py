@@ -194,7 +194,7 @@ def test_the_blocks_of_the_guide_print_what_they_show(golden_tier: Path, tmp_pat
     (tmp_path / "tier").symlink_to(golden_tier)
     guide = Path(str(tieredstore.__file__)).parents[1] / "docs/offline.md"
     blocks = blocks_of(guide.read_text())
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     config = Config.load(settings={"tieredStoreFilePath": str(golden_tier)}, environment={})
     options = ExportOptions(topics=("G_Keys", "G_Orders"))
     planned_export(config, tmp_path / "orders", options, naming=AS_OPTIONS).run(OneProcess())

@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -350,7 +350,16 @@ class WantedMessages:
         )
 
 
-@dataclass(frozen=True, slots=True)
+class QueueLog(NamedTuple):
+    """The log of one queue of a plan."""
+
+    queue: QueueId
+    extents: Sequence[LogExtent]
+    splits_of: Callable[[Sequence[LogExtent]], list[Split]]
+    """Function that returns the splits of some of the extents, which are in order."""
+
+
+@dataclass(frozen=True)
 class TierPlan:
     """A tier at one moment, and what workers are to scan of it."""
 
@@ -359,8 +368,14 @@ class TierPlan:
     """All metadata except manifests."""
     segments: Mapping[QueueId, Sequence[Segment]]
     """CommitLog segments of each queue that is wanted, those in manifests too."""
-    splits: Sequence[Split]
+    logs: Sequence[QueueLog]
+    """Of each queue that is wanted, in order."""
     seen: Seen
+
+    @cached_property
+    def splits(self) -> Sequence[Split]:
+        """The splits of all logs, in order."""
+        return [split for log in self.logs for split in log.splits_of(log.extents)]
 
 
 def splits(
@@ -406,29 +421,36 @@ def splits(
         ValueError: `split_bytes` is not positive, a time has no time zone or is none, or `until`
             is not later than `since`.
     """
-    given = {
-        "tieredStoreFilePath": None if tier_url is None else os.fspath(tier_url),
-        "brokerClusterName": cluster,
-        "brokerName": broker,
-    }
-    known = {name: value for name, value in given.items() if value is not None}
-    config = Config.load(
-        conf=None if conf is None else Path(conf), settings={**(settings or {}), **known}
-    )
+    config = Config.named(tier_url, cluster, broker, conf, settings)
+    wanted = selected(topics, queues, since, until, offsets)
+    java = None if java_metadata is None else Path(java_metadata)
+    return list(plan(config, wanted, split_bytes, java_metadata=java).splits)
+
+
+def selected(
+    topics: Iterable[str] | None,
+    queues: Iterable[int] | None,
+    since: Moment | None,
+    until: Moment | None,
+    offsets: tuple[int, int] = ALL_OFFSETS,
+) -> Selection:
+    """Return the selection that the arguments of `splits` describe.
+
+    Raises:
+        ValueError: as `splits`.
+    """
     times_ms = (
         ALL_TIMES[0] if since is None else moment_ms(since),
         ALL_TIMES[1] if until is None else moment_ms(until),
     )
     if times_ms[1] <= times_ms[0]:
         raise ValueError(f"until ({until}) is not later than since ({since})")
-    wanted = Selection(
+    return Selection(
         None if topics is None else frozenset(topics),
         None if queues is None else frozenset(queues),
         offsets,
         times_ms,
     )
-    java = None if java_metadata is None else Path(java_metadata)
-    return list(plan(config, wanted, split_bytes, java_metadata=java).splits)
 
 
 def plan(
@@ -501,7 +523,7 @@ async def plan_of(
     for number in sorted((wanted.queue_ids or frozenset()) - numbers, key=str):
         raise NotFound(no_such_number(number, numbers), place.location)
     segments: dict[QueueId, Sequence[Segment]] = {}
-    made: list[Split] = []
+    logs: list[QueueLog] = []
     for queue in (state.queues[name] for name in sorted(state.queues)):
         container = reader.container(queue.id)
         if container is None or not wanted.has(queue.id):
@@ -510,11 +532,12 @@ async def plan_of(
         segments[queue.id] = await container.segments(SegmentType.COMMIT_LOG)
         extents = await _clipped(container, extents_of(queue, segments[queue.id]))
         found = await _boundaries(container, extents, split_bytes)
-        made += splits_of_queue(
-            queue, extents, split_bytes, wanted=wanted, place=place, seen=seen,
-            boundary=_known(found),
+        splits_of = partial(
+            splits_of_queue, queue, split_bytes=split_bytes, wanted=wanted, place=place, seen=seen,
+            boundary=partial(_found_at, found),
         )  # fmt: skip
-    return TierPlan(place, state, segments, made, seen)
+        logs.append(QueueLog(queue.id, extents, splits_of))
+    return TierPlan(place, state, segments, logs, seen)
 
 
 async def as_seen(reader: TierReader, state: TierState, place: TierPlace) -> tuple[TierPlace, Seen]:
@@ -523,11 +546,9 @@ async def as_seen(reader: TierReader, state: TierState, place: TierPlace) -> tup
     return place, Seen.of(state, await reader.entry_crc(state.sequence))
 
 
-def _known(found: Mapping[tuple[int, int], int]) -> Boundary:
-    def boundary(extent: LogExtent, place: int) -> int | None:
-        return found.get((extent.piece.position, place))
-
-    return boundary
+def _found_at(found: Mapping[tuple[int, int], int], extent: LogExtent, place: int) -> int | None:
+    """The `Boundary` of what `_boundaries` found."""
+    return found.get((extent.piece.position, place))
 
 
 async def _clipped(container: MessageQueueContainer, extents: list[LogExtent]) -> list[LogExtent]:

@@ -22,9 +22,9 @@ from provider.errors import Corrupt
 from provider.sequential import ByteSource
 from tieredstore.offline.scan.log_scan import FoundRecords, LogScan, OnExpired, OnGap
 from tieredstore.offline.scan.split import LogGap, ScanReport, Split
-from tieredstore.reader.arrow_batches import batches_of_records, reader_of, schema_of
+from tieredstore.reader.arrow_batches import batches_of_records, schema_of
 
-__all__ = ["reader_of", "scan", "schema_of"]
+__all__ = ["scan", "schema_of"]
 
 
 def scan(

@@ -1,0 +1,251 @@
+"""Messages of a tier as a `pyarrow.dataset.Dataset`, into which engines push columns and filters.
+
+DuckDB calls `scanner(columns=, filter=).to_reader()`, polars `to_batches(columns=, filter=)`.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
+# pyright: reportUntypedBaseClass=false
+# pyarrow ships no types.
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final, NamedTuple, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from provider.errors import StoreError
+from tieredstore.config.effective import Config
+from tieredstore.offline.scan.planning import QueueLog
+from tieredstore.offline.scan.pruning import FORMAT, NOWHERE, Pruning, columns_of
+from tieredstore.offline.scan.split import Split
+from tieredstore.reader.arrow_batches import ORIGIN, schema_of, schema_with_origin, with_origin
+
+NO_FILES: Final = "no file but a tier, which to_table, to_batches and scanner read"
+"""Path of the only file that Arrow's own code sees of such a dataset; it shows in its error."""
+Columns = Sequence[str] | Mapping[str, pc.Expression] | None
+Read = Callable[[Split, Sequence[str]], Iterator[pa.RecordBatch]]
+OnFailure = Callable[[str, str, Exception], None]
+
+
+class ColumnNames(NamedTuple):
+    """The columns of a dataset."""
+
+    schema: pa.Schema
+    named: Mapping[str, str]
+    """Each as `scanner.scan` names it, except those of `ORIGIN`."""
+
+    @classmethod
+    def of(cls, columns: Sequence[str] | None, *, of_brokers: bool) -> Self:
+        """Return some columns of messages; None: all. Raises as `schema_of`."""
+        schema = schema_with_origin(columns) if of_brokers else schema_of(columns)
+        names = schema.names if columns is None else columns
+        return cls(schema, dict(zip(schema.names, names, strict=True)))
+
+
+class BrokerLogs(NamedTuple):
+    """The planned logs of one broker."""
+
+    origin: Mapping[str, str]
+    """Values of `ORIGIN`; empty if the dataset lacks these columns."""
+    logs: Sequence[QueueLog]
+
+    @classmethod
+    def of(cls, config: Config | None, logs: Sequence[QueueLog]) -> Self:
+        """Return the logs of a broker; None: of the only one, whose name is in no column."""
+        names = () if config is None else (config.cluster, config.broker)
+        return cls(dict(zip(ORIGIN, names, strict=False)), logs)
+
+
+class TierDataset(ds.FileSystemDataset):
+    """The messages that a tier had when it was planned. Each scan reads them.
+
+    A scan decodes the columns that it needs, and reads the extents that can have rows of its
+    filter. It holds one batch. Several scans may run at once. What Arrow's own code does without
+    `scanner` (`sort_by`, `join`, fragments, a union of datasets) raises `FileNotFoundError`.
+    """
+
+    def __init__(
+        self,
+        columns: ColumnNames,
+        brokers: Sequence[BrokerLogs],
+        read: Read,
+        on_failure: OnFailure | None = None,
+        *,
+        row_filter: pc.Expression | None = None,
+    ) -> None:
+        """Take what was planned.
+
+        Args:
+            columns: those of the rows.
+            brokers: what is read, in this order.
+            read: reads columns of a split.
+            on_failure: as `on_broker_failure` of `tieredstore.offline.dataset`.
+            row_filter: each row passes it.
+        """
+        # A null pointer in Arrow's code would end the process.
+        nothing = [FORMAT.make_fragment(NO_FILES, NOWHERE)]
+        super().__init__(nothing, columns.schema, FORMAT, NOWHERE)
+        self._planned = columns, brokers, read, on_failure
+        self._filter = row_filter
+
+    def scanner(
+        self,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,  # noqa: A002 - Arrow's name
+        batch_size: int | None = None,
+        **options: object,
+    ) -> "TierScanner":
+        """Return a scan of some columns of the rows that pass a filter. Reads nothing yet.
+
+        `options`: those of `pyarrow.dataset.Dataset.scanner`, without effect.
+
+        Raises:
+            pyarrow.ArrowInvalid: there is no such column, or the filter has another type.
+        """
+        del options
+        return TierScanner(self, columns, _both(self._filter, filter), batch_size)
+
+    def filter(self, expression: pc.Expression) -> "TierDataset":
+        """Return a dataset of the rows that pass a filter, too."""
+        return TierDataset(*self._planned, row_filter=_both(self._filter, expression))
+
+    def read_all(self) -> pa.Table:
+        """All rows, as `to_table`."""
+        return self.to_table()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """All rows in batches."""
+        return self.scanner().to_batches()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy reads the same plan, in another process too."""
+        return _again, (self._planned, self._filter)
+
+    def read(
+        self, names: Sequence[str], row_filter: pc.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Columns of all rows that may pass a filter, at least one column. Others may come, too.
+
+        Raises:
+            Corrupt, Expired, BytesMissing, NotFound, Unavailable, Denied: as `scanner.scan`.
+        """
+        (schema, named), brokers, read, on_failure = self._planned
+        made = pa.schema([schema.field(name) for name in names])
+        for origin, logs in brokers:
+            wanted = [named[name] for name in names if name not in origin] or ["queue_id"]
+            try:
+                for split in _splits(schema, origin, logs, row_filter):
+                    for batch in read(split, wanted):
+                        yield with_origin(batch, made, **origin) if origin else batch
+            except (StoreError, OSError) as error:
+                if on_failure is None or not origin:
+                    raise
+                on_failure(origin["cluster"], origin["broker"], error)
+
+
+def _again(planned: tuple[Any, ...], row_filter: pc.Expression | None) -> TierDataset:
+    return TierDataset(*planned, row_filter=row_filter)
+
+
+def _both(one: pc.Expression | None, two: pc.Expression | None) -> pc.Expression | None:
+    return one if two is None else two if one is None else one & two
+
+
+def _splits(
+    schema: pa.Schema,
+    origin: Mapping[str, str],
+    logs: Sequence[QueueLog],
+    row_filter: pc.Expression | None,
+) -> Iterator[Split]:
+    """The splits of a broker that may hold rows of a filter, in order."""
+    kept = (
+        ((log, log.extents) for log in logs)
+        if row_filter is None
+        else Pruning(schema, row_filter, origin).logs(logs)
+    )
+    for log, extents in kept:
+        yield from log.splits_of(extents)
+
+
+class TierScanner:
+    """A scan with the methods of `pyarrow.dataset.Scanner`. Each call reads the tier again."""
+
+    def __init__(
+        self,
+        dataset: TierDataset,
+        columns: Columns,
+        row_filter: pc.Expression | None,
+        batch_size: int | None,
+    ) -> None:
+        """Compare columns and filter with the schema.
+
+        Raises:
+            pyarrow.ArrowInvalid: as `TierDataset.scanner`.
+        """
+        self.dataset_schema: pa.Schema = dataset.schema
+        names = self.dataset_schema.names
+        self.projected_schema: pa.Schema = ds.Scanner.from_batches(
+            iter(()), schema=self.dataset_schema, columns=columns, filter=row_filter
+        ).projected_schema
+        self._columns = names if columns is None else columns
+        self._dataset, self._filter, self._batch_size = dataset, row_filter, batch_size
+        made = [*columns.values()] if isinstance(columns, Mapping) else []
+        needed = columns_of(
+            self.dataset_schema, [*made, *([] if row_filter is None else [row_filter])]
+        )
+        needed.update(() if isinstance(self._columns, Mapping) else self._columns)
+        cheap = ["queue_id"] if "queue_id" in names else names[:1]
+        self._needed = [name for name in names if name in needed] or cheap
+
+    def to_batches(self) -> Generator[pa.RecordBatch]:
+        """The rows in batches, in the order of the logs; raises as `TierDataset.read`."""
+        for batch in self._dataset.read(self._needed, self._filter):
+            for one in self._projected(batch):
+                step = self._batch_size or max(1, one.num_rows)
+                for first in range(0, one.num_rows, step):
+                    yield one.slice(first, step)
+
+    def _projected(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """The wanted rows and columns. A scanner of all batches at once would read far ahead."""
+        if self._filter is None and not isinstance(self._columns, Mapping):
+            return [batch.select(self._columns)]
+        return (
+            ds.Scanner.from_batches(
+                [batch],
+                schema=batch.schema,
+                columns=self._columns,
+                filter=self._filter,
+                use_threads=False,
+            )
+            .to_table()
+            .to_batches()
+        )
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as a reader, which is consumed once."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
+
+    def to_table(self) -> pa.Table:
+        """All rows."""
+        return self.to_reader().read_all()
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first rows."""
+        found: list[pa.RecordBatch] = []
+        with closing(self.to_batches()) as batches:
+            while num_rows > 0 and (batch := next(batches, None)) is not None:
+                found.append(batch.slice(0, num_rows))
+                num_rows -= len(found[-1])
+        return pa.Table.from_batches(found, self.projected_schema)
+
+    def take(self, indices: pa.Array) -> pa.Table:
+        """The rows with these numbers. Holds all rows."""
+        return self.to_table().take(indices)
+
+    def count_rows(self) -> int:
+        """The number of rows. Decodes what the filter needs."""
+        scan = TierScanner(self._dataset, [], self._filter, None)
+        return sum(batch.num_rows for batch in scan.to_batches())
