@@ -187,8 +187,10 @@ class OrphanStep(Step):
             self._searching.clear()
 
     async def _search_listed(self) -> None:
+        dead = frozenset(self.tier.state.tombstones)  # may be deleted since a listing
         if not self._own_done:
-            await self._publish(never_published(self.tier.state, await self._own_names()))
+            own = [name for name in await self._own_names() if name not in dead]
+            await self._publish(never_published(self.tier.state, own))
             self._own_done = True
         self._requeue_outgrown()
         first: StoreError | None = None
@@ -205,7 +207,7 @@ class OrphanStep(Step):
                 found[queue] = ()
         cut = {queue for queue, record in self._searching.items() if record is None}
         searched = [queue for queue in found if queue not in cut]
-        orphans = [name for queue in searched for name in found[queue]]
+        orphans = [name for queue in searched for name in found[queue] if name not in dead]
         await self._publish(_still_orphans(self.tier.state, orphans))
         for queue in searched:
             del self._left[queue]
@@ -365,10 +367,11 @@ class PartsStep(Step):
     async def _search(self) -> None:
         if self.tier.journal.epoch == 1:
             return  # no earlier owner could leave anything
+        dead = frozenset(self.tier.journal.planned.tombstones)  # may be deleted since the listing
         listed = await self._segments.earlier_objects()
         planned = self.tier.journal.planned
         # Their references can only decrease. The state handles the last one.
-        unknown = set(listed) - planned.parts.keys() - planned.tombstones.keys()
+        unknown = set(listed) - planned.parts.keys() - planned.tombstones.keys() - dead
         await self._add_tombstones(sorted(unknown))
         self._searched = True
 
@@ -571,6 +574,7 @@ class FirstFilesStep(Step):
     async def _search(self) -> None:
         left = islice(self._of_earlier_owners(), self.tier.options.orphan_queues_per_step_max)
         listed: list[tuple[Attempt, Sequence[str]]] = []
+        before = frozenset(self.tier.journal.planned.tombstones)  # may be deleted since a listing
         for attempt in list(left):
             entries = await self.tier.store.list(attempt.output_prefix)
             segments = [one.name for one in entries if parse_segment_name(one.name) is not None]
@@ -578,12 +582,13 @@ class FirstFilesStep(Step):
         operations: list[Operation] = []
         found: list[str] = []
         planned = self.tier.journal.planned
+        known = planned.tombstones.keys() | before
         for attempt, names in listed:
             if planned.attempts.get(attempt.attempt_id) != attempt:
                 continue  # a commit of ours has begun it since
             operations.append(EndAttempt(attempt.attempt_id))
             if _queue_of(attempt) not in planned.queues:
-                found += [name for name in names if name not in planned.tombstones]
+                found += [name for name in names if name not in known]
         if found:
             dead = (self.tier.tombstone(name, NEVER_PUBLISHED) for name in found)
             operations.append(AddTombstones(tuple(dead)))

@@ -12,7 +12,7 @@ from container.options import HOUR_MS, JournalOptions, TierOptions, UpkeepOption
 from container.tier import Tier
 from provider.errors import Unavailable
 from provider.ranges import QueueOffset
-from provider.stores.packed_segments import PartName
+from provider.stores.packed_segments import PackedSegments, PartName
 from provider.testing.faulty import Fault
 from provider.testing.manual_clock import settle
 from tests.support.messages import TOPIC, make_batch
@@ -123,6 +123,31 @@ async def test_a_part_that_a_dead_owner_never_published_goes_after_the_grace_of_
         assert not left & await world.parts()
         assert tier.upkeep.statistics().last_error == ""
     assert [await world.reads_back(queue) for queue in QUEUES] == [7, 7, 7]
+
+
+async def test_a_part_that_is_deleted_while_parts_are_listed_is_not_found_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The steps of a clean end run side by side."""
+    world, listed = World(), PackedSegments.earlier_objects
+    async with world.owned() as first:
+        await put(first, 5, *QUEUES)
+    async with world.owned() as second:
+        await second.delete_topic(TOPIC)
+
+        async def deleted_meanwhile(self: PackedSegments) -> list[str]:
+            names = await listed(self)
+            assert names
+            (deletion,) = [
+                one.step for one in second.upkeep._scheduled if one.step.name == "tombstones"
+            ]
+            await deletion.finish()
+            return names
+
+        monkeypatch.setattr(PackedSegments, "earlier_objects", deleted_meanwhile)
+        await second.close()
+        assert await world.parts() == set()
+        assert second.state.tombstones == {}
 
 
 async def test_a_part_that_only_another_queues_manifest_names_is_kept() -> None:
