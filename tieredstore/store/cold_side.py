@@ -14,6 +14,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
+from operator import ne
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -65,6 +66,8 @@ Each costs some 0.2 ms.
 UNKNOWN_ENDS = "the next offsets are not known until it answers; try again then"
 """End of the sentence about a hot log with a doubt; see `HotLog.doubt`."""
 NAMED_MAX = 4
+ROTTEN_BYTES_MAX = 4
+"""Bytes in which a rotten record differs at most. Two messages differ in more: times, positions."""
 """Maximum of queues that a warning names."""
 
 
@@ -221,41 +224,40 @@ async def _contradiction(
     offset = differing[queue]
     with suppress(Corrupt, OutOfRange):  # then the offset of the comparison is named
         offset = await find_common_end(feed, tier, queue) or offset
-    hot, tiered = await _both(feed, tier, queue, offset)
+    hot, hot_words = await _described(_hot_record(feed, queue, offset))
+    tiered, tiered_words = await _described(_tiered_record(tier, queue, offset))
     more = f", and {len(differing) - 1} more queues differ" if len(differing) > 1 else ""
     one = f" {shlex.quote(queue.topic)} {queue.queue_id}" if len(differing) == 1 else ""
-    if hot == tiered:  # bytes that no checksum of a record covers
+    if _is_one_message(hot, tiered):  # bytes that no checksum of a record covers
         more += " (one copy is damaged: `tieredstore check` says so if it is the tier's)"
     return (
-        f"the hot log contradicts its tier: at offset {offset} of {queue} the hot log has {hot} and"
-        f" the tier {tiered}{more}: `tieredstore repair{one} --cut-to-hot` keeps the hot log's and"
-        f" unpublishes the tier's from there on; to keep the tier's, move the hot log away"
+        f"the hot log contradicts its tier: at offset {offset} of {queue} the hot log has "
+        f"{hot_words} and the tier {tiered_words}{more}: `tieredstore repair{one} --cut-to-hot` "
+        f"keeps the hot log's and unpublishes the tier's from there on; to keep the tier's, move "
+        f"the hot log away"
     )
 
 
-async def _both(
-    feed: HotLogFeed, tier: TierView, queue: QueueId, offset: QueueOffset
-) -> Sequence[str]:
-    """Describe the messages of hot log and tier at one offset."""
-    words: list[str] = []
-    for read in (_hot_record, _tiered_record):
-        try:
-            words.append(_message_words(await read(feed, tier, queue, offset)))
-        except StoreError as error:
-            words.append(f"one that cannot be read ({error.reason})")
-    return words
+async def _described(reading: Awaitable[bytes]) -> tuple[bytes, str]:
+    """Return a record, and its description; empty if it cannot be read, and why."""
+    try:
+        record = await reading
+        return record, _message_words(record)
+    except StoreError as error:
+        return b"", f"one that cannot be read ({error.reason})"
 
 
-async def _hot_record(
-    feed: HotLogFeed, _tier: TierView, queue: QueueId, offset: QueueOffset
-) -> bytes:
+def _is_one_message(hot: bytes, tiered: bytes) -> bool:
+    """Whether two records differ as a message and its rotten copy do. Pure."""
+    return len(hot) == len(tiered) > 0 and sum(map(ne, hot, tiered)) <= ROTTEN_BYTES_MAX
+
+
+async def _hot_record(feed: HotLogFeed, queue: QueueId, offset: QueueOffset) -> bytes:
     units = await feed.references(queue, offset, messages_max=1)
     return first_record(await records_of_queue(feed, Wanted(queue, offset, units[:1])))
 
 
-async def _tiered_record(
-    _feed: HotLogFeed, tier: TierView, queue: QueueId, offset: QueueOffset
-) -> bytes:
+async def _tiered_record(tier: TierView, queue: QueueId, offset: QueueOffset) -> bytes:
     found = await tier.messages_at(queue, [offset], bytes_max=COMPARED_BYTES_MAX, history=True)
     return cast("bytes", found[0])
 
