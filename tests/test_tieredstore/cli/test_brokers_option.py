@@ -183,7 +183,6 @@ def test_an_export_names_a_topic_that_no_broker_has_and_refuses_what_it_cannot(
     assert "no broker has the topic Nowhere" in done.err
     column = exported(tier, tmp_path / "other", "--property", "Broker:string", status=2)
     assert "Broker:string cannot be a column" in column.err
-    assert "of one broker" in of_all(tier, "export", "--iceberg", "a.b.c", status=2).err
 
 
 def test_a_dataset_of_all_brokers_is_that_of_each_with_its_names(tier: Path) -> None:

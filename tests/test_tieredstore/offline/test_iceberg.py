@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +17,12 @@ import pytest
 from container.errors import InUse
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt, Unavailable
+from tests.support.cli import run
+from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
 from tests.support.lacking import lacks
+from tests.test_tieredstore.cli.test_brokers_option import MESSAGES, tier_of_three
 from tests.test_tieredstore.offline.test_export import Growing, expire, invoke, with_odd_times
-from tieredstore import sync
+from tieredstore import offline, sync
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.export.options import ExportOptions, Gone, Skips
@@ -384,3 +388,76 @@ def test_portions_have_each_offset_once(golden_tier: Path) -> None:
     of_java = {one: [extent(10 * n, 0, 20) for n in range(4)]}
     assert iceberg_job.portions_of(of_java, {one: (3, 18)}, 20) == [{one: (3, 18)}]
     assert iceberg_job.portions_of(extents, {}, 20) == []
+
+
+def of_three(tier: Path, *words: str, status: int = 0) -> str:
+    """`export` of all brokers into the table."""
+    done = run("--tier", tier, "export", "--iceberg", NAME, "--broker", "*", *words, status=status)
+    return done.out + done.err
+
+
+def test_a_table_of_several_brokers_is_the_sum_of_each(tmp_path: Path) -> None:
+    tier = tier_of_three(tmp_path)
+    of_three(tier, "--processes", "1", "--body", "text")
+    expected = offline.dataset(
+        tier, broker="*", columns=["broker", "topic", "queue_offset", "body"]
+    )
+    places = ("broker", "topic", "queue_offset")
+    order = [(name, "ascending") for name in places]
+    columns = (*places, "body")
+    found = table().scan(selected_fields=columns).to_arrow().select(columns).sort_by(order)
+    assert [row | {"body": row["body"].encode()} for row in found.to_pylist()] == (
+        expected.read_all().sort_by(order).to_pylist()
+    )
+    assert set(table().scan().to_arrow()["cluster"].to_pylist()) == {"C"}
+    assert table().schema().column_names[:4] == ["topic", "store_timestamp", "cluster", "broker"]
+    assert snapshots() == len(MESSAGES)
+    assert of_three(tier, "--processes", "1").count("there is nothing new") == len(MESSAGES)
+    assert snapshots() == len(MESSAGES)
+    count = found.num_rows
+    broker = FakeBroker(tmp_path / "east-1b", now_ms=FIRST_STORE_TIMESTAMP)
+    broker.put("New", 0, b"of a fourth")
+    follow_words = ("--tier", str(tier), "-D", "brokerClusterName=C", "-D", "brokerName=north-1")
+    run(*follow_words, "tier", broker.directory)
+    of_three(tier, "--processes", "1")
+    assert table().scan().to_arrow().num_rows == count + 1
+    assert table().scan("broker == 'north-1'").to_arrow()["body"].to_pylist() == ["of a fourth"]
+    alone = run(*follow_words, "export", "--iceberg", NAME, status=2)
+    assert "holds an export of several brokers: name them by --broker" in alone.err
+    run(*follow_words, "export", "--iceberg", "lake.mq.one", "--processes", "1")
+    joined = run("--tier", tier, "export", "--iceberg", "lake.mq.one", "--broker", "*", status=2)
+    assert "holds an export of one broker: name another table for several" in joined.err
+    assert "was begun with columns" in of_three(tier, "--columns", "body", status=2)
+
+
+def test_each_broker_of_a_table_goes_on_after_its_own_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = tier_of_three(tmp_path)
+
+    def of(broker: str) -> Any:
+        named = {"brokerClusterName": "C", "brokerName": broker, "tieredStoreFilePath": str(tier)}
+        return iceberg_job.planned_table_export(
+            Config.load(settings=named), TableName.parse(NAME), ExportOptions(),
+            naming=AS_OPTIONS, is_alone=False,
+        )  # fmt: skip
+
+    of("east-1").run(OneProcess())
+    dying = of("east-2")
+    with monkeypatch.context() as patched:
+        patched.setattr(ExportTable, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            dying.run(OneProcess())
+    assert snapshots() == 1
+    rival = of("west-1")
+    for name in MESSAGES:
+        of(name).run(OneProcess())
+    with pytest.raises(InUse):
+        rival.run(OneProcess())
+    assert [of(name).queues for name in MESSAGES] == [{}, {}, {}]
+    counts = Counter(table().scan().to_arrow()["broker"].to_pylist())
+    assert counts == {"east-1": 4, "east-2": 6, "west-1": 4}
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

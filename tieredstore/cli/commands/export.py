@@ -53,8 +53,6 @@ def run(
     if (directory is None) == (table is None):
         both = "" if directory is None else ", not both"
         raise click.UsageError(f"give a directory or --iceberg{both}")
-    if brokers and directory is None:
-        raise click.UsageError("--broker is for a directory; a table is of one broker")
     config = invocation.load_config()
     planned = {
         "options": _export_options(given, partitions=PARTITIONS if brokers else ()),
@@ -67,13 +65,13 @@ def run(
     topics: set[str] = set()
 
     def export_one(config: Config) -> bool:
-        into, of_broker = directory, planned | {"config": config}
-        origin: Row = {}
-        if brokers:
-            into, origin = _place_of(directory, config)
-            of_broker["is_alone"] = False
+        names = (config.cluster, config.broker) if brokers else ()
+        origin: Row = dict(zip(PARTITIONS, names, strict=False))
+        of_broker = planned | {"config": config, "is_alone": not brokers}
         export = (
-            _into_directory(into, of_broker) if table is None else _into_table(table, of_broker)
+            _into_directory(directory and _place_of(directory, origin), of_broker)
+            if table is None
+            else _into_table(table, of_broker)
         )
         topics.update(queue.topic for queue in export.queues)
         if brokers and not as_json:
@@ -92,23 +90,23 @@ def run(
     return 0 if all(is_whole for _, is_whole in done) and not missing else FINDINGS
 
 
-def _place_of(directory: Path | None, config: Config) -> tuple[Path, Row]:
-    """The directory of one of several brokers, and the fields that name it in rows.
+def _place_of(directory: Path, origin: Row) -> Path:
+    """The directory of one broker, or of one of several.
 
     Raises:
-        ConfigError: the directory has an export of one broker.
+        ConfigError: the directory has an export of one broker, and this is one of several.
     """
+    if not origin:
+        return directory
     from tieredstore.offline.export.day_files import partition_value  # noqa: PLC0415 - as below
     from tieredstore.offline.export.ledger import LEDGER  # noqa: PLC0415 - as below
 
-    assert directory is not None, "refused before"
     if is_there(directory / LEDGER):
         raise ConfigError(
             f"{directory} holds an export of one broker: name another directory for several"
         )
-    names: Row = dict(zip(PARTITIONS, (config.cluster, config.broker), strict=True))
-    parts = [f"{key}={partition_value(str(value))}" for key, value in names.items()]
-    return directory.joinpath(*parts), names
+    parts = [f"{key}={partition_value(str(value))}" for key, value in origin.items()]
+    return directory.joinpath(*parts)
 
 
 def _run(
@@ -194,7 +192,7 @@ def _export_options(given: dict[str, Any], partitions: Sequence[str]) -> "Export
     for name in names:
         if name.partition(":")[0].lower() in partitions:
             raise ConfigError(
-                f"{name} cannot be a column, because directories are divided by "
+                f"{name} cannot be a column, because an export of several brokers has "
                 f"{' and '.join(partitions)}: read it from the column properties"
             )
     return ExportOptions(

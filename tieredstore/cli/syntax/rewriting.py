@@ -247,8 +247,8 @@ def export() -> None:
     stored the messages. An interrupted run is continued by the next one; a run on a complete
     export adds the new messages, each exactly once. With --iceberg they go into a table, by
     snapshots of 4 GiB of logs. With --broker '*' each broker has an export of its own, in
-    DIRECTORY/cluster=CLUSTER/broker=BROKER. Exit status 1: messages are missing, which standard
-    error names.
+    DIRECTORY/cluster=CLUSTER/broker=BROKER, or in the same table. Exit status 1: messages are
+    missing, which standard error names.
     """
 
 

@@ -27,9 +27,11 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.offline.export.day_files import WrittenFile, is_day, rows_by_day
 from tieredstore.offline.export.iceberg_table import (
     ExportTable,
+    Origin,
     TableName,
     TableState,
     as_table_rows,
+    columns_with_origin,
     table_columns,
 )
 from tieredstore.offline.export.job import (
@@ -90,6 +92,7 @@ class TableTask:
     tags: tuple[str, ...] = ()
     """Only messages with one of these; (): all."""
     skips: Skips = NO_SKIPS
+    origin: Origin = ()
 
 
 class WrittenSplit(NamedTuple):
@@ -128,7 +131,7 @@ def write_split(task: TableTask) -> WrittenSplit:
     scanned = ExportScan(task.split, task.offsets, task.columns, task.tags, task.skips)
     with closing(source_of(task.split.place)) as read, _DayRows(table, task) as held:
         for rows, days in scanned.rows(read):
-            for day, part in rows_by_day(as_table_rows(rows), days):
+            for day, part in rows_by_day(as_table_rows(rows, task.origin), days):
                 held.add(day, part)
     files = [
         WrittenFile(one.file_path, one.record_count, one.file_size_in_bytes) for one in held.files
@@ -141,7 +144,8 @@ class _DayRows:
 
     def __init__(self, table: Table, task: TableTask) -> None:
         there = table.schema().column_names
-        missing = [one for one in schema_of(task.columns).names if one not in there]
+        names = columns_with_origin(schema_of(task.columns).names, task.origin)
+        missing = [one for one in names if one not in there]
         if missing:
             raise ConfigError(f"{task.table} has no column {missing[0]} any more")
         self._table = table
@@ -293,7 +297,7 @@ class TableExport:
         tasks = [
             TableTask(
                 self._table.name, str(table.metadata.table_uuid), number, split,
-                offsets, columns, self._options.tags or (), self._skips,
+                offsets, columns, self._options.tags or (), self._skips, self._table.origin,
             )
             for number, (split, offsets) in enumerate(
                 zip(portion.splits, portion.offsets, strict=True)
@@ -317,11 +321,14 @@ def planned_table_export(
     skips: Skips = NO_SKIPS,
     java_metadata: Path | None = None,
     naming: str,
+    is_alone: bool = True,
 ) -> TableExport:
     """Plan an export into a table. Reads metadata and the catalog; writes nothing.
 
     The run creates a missing table. A table of an earlier export gets the messages that came since.
-    Missing options are those of the first run.
+    Missing options are those of the first run. Unless it `is_alone`, the table is of several
+    brokers, and another one may have a topic. Such a table has the columns `cluster` and `broker`,
+    and a state for each broker.
 
     Raises:
         ConfigError: the options or the tier differ from those of the first run, or the tier was
@@ -329,10 +336,12 @@ def planned_table_export(
         NotFound: there is no tier, or no such topic.
         and as `planning.plan` and `ExportTable`.
     """
-    table, target = ExportTable(name), Target("table", str(name))
+    origin = () if is_alone else (config.cluster, config.broker)
+    table, target = ExportTable(name, origin), Target("table", str(name))
     seen = table.state()
-    if seen is not None:
-        options = ExportOptions.kept(seen.about).given_again(options, target)
+    about = table.about_others() if seen is None else seen.about
+    if about is not None:
+        options = ExportOptions.kept(about).given_again(options, target)
     table_columns(options)
     reached: Mapping[QueueId, Reached] = {} if seen is None else seen.reached
     java = None if java_metadata is None else str(java_metadata)
@@ -345,7 +354,7 @@ def planned_table_export(
         wanted = replace(options.wanted, starts=ends)
 
         def planned_tier() -> tuple[ExportQueues, TierPlan, list[Portion]]:
-            queues = queues_of_export(tier, wanted, reached, is_new=seen is None)
+            queues = queues_of_export(tier, wanted, reached, is_new=seen is None and is_alone)
             selection = wanted.selection(queues.there)
             found = tier.plan(selection, split_bytes)
             portions: list[Portion] = []

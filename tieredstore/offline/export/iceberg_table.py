@@ -51,13 +51,15 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.offline.export.options import TOPIC, ExportOptions, Reached, named_columns
 from tieredstore.offline.export.task import STORE_TIMESTAMP
 from tieredstore.offline.scan.planning import TierPlan
-from tieredstore.offline.scan.scanner import schema_of
 from tieredstore.offline.scan.split import NOT_KNOWN, Seen
+from tieredstore.reader.arrow_batches import ORIGIN, schema_with_origin
 
 # pyarrow ships no types.
 
 
 TOPIC_ID, TIME_ID = 1, 2
+Origin = tuple[str, str] | tuple[()]
+"""Cluster and broker of the rows, in a table of several; () in a table of one."""
 SPEC = PartitionSpec(
     PartitionField(TOPIC_ID, 1000, IdentityTransform(), "topic"),
     PartitionField(TIME_ID, 1001, DayTransform(), "day"),
@@ -80,8 +82,11 @@ def table_columns(options: ExportOptions) -> tuple[str, ...]:
 
 
 def iceberg_schema(columns: Sequence[str]) -> Schema:
-    """The schema of a table with some columns, of which the first two are those of `SPEC`."""
-    kinds = schema_of(columns)
+    """The schema of a table with some columns, of which the first two are those of `SPEC`.
+
+    Columns of `ORIGIN` may be among them.
+    """
+    kinds = schema_with_origin(columns)
     return Schema(
         *(
             NestedField(number, kind.name, _type_of(kind.type, number))
@@ -111,8 +116,13 @@ def _type_of(kind: pa.DataType, number: int) -> IcebergType:
     return _SIMPLE.get(kind, LongType())
 
 
-def as_table_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Messages with the types that the table has. Copies only columns that differ."""
+def columns_with_origin(columns: Sequence[str], origin: Origin) -> list[str]:
+    """Return columns of a table with those of `ORIGIN` behind the columns of `SPEC`."""
+    return [*columns[:TIME_ID], *(ORIGIN if origin else ()), *columns[TIME_ID:]]
+
+
+def as_table_rows(batch: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
+    """Messages with the columns and types that the table has. Copies only columns that differ."""
     columns: list[pa.Array] = []
     for column in batch.columns:
         if pa.types.is_timestamp(column.type):
@@ -121,7 +131,8 @@ def as_table_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
             columns.append(column.cast(pa.int64()))
         else:
             columns.append(column)
-    return pa.record_batch(columns, names=batch.schema.names)
+    columns[TIME_ID:TIME_ID] = [pa.repeat(name, batch.num_rows) for name in origin]
+    return pa.record_batch(columns, names=columns_with_origin(batch.schema.names, origin))
 
 
 def refuse_other_columns(table: Table, name: str) -> None:
@@ -141,6 +152,7 @@ def refuse_other_columns(table: Table, name: str) -> None:
 
 
 STATE, COMMIT, COVERS = "tieredstore.export", "tieredstore.commit", "tieredstore.covers"
+"""Keys of properties and summaries. Those of one of several brokers end with its names."""
 FORMAT = 1
 RETRIES = "commit.retry.num-retries"
 TRIES_MAX = 16
@@ -172,9 +184,14 @@ class TableName(NamedTuple):
         return ".".join((self.catalog, *self.identifier))
 
 
+def key_of(name: str, origin: Origin) -> str:
+    """Return a key of the rows of one broker."""
+    return f"{name}.{'/'.join(origin)}" if origin else name
+
+
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """State of an export, kept as a property of its table."""
+    """State of an export of one broker, kept as a property of its table."""
 
     about: Mapping[str, Any]
     """Tier and options of the export, as in a ledger."""
@@ -189,12 +206,15 @@ class TableState:
         """Return the state of a new table, as it will be read back."""
         return cls(orjson.loads(orjson.dumps(dict(about))))
 
-    def encoded(self) -> dict[str, str]:
+    def encoded(self, origin: Origin) -> dict[str, str]:
         """As properties."""
         rows = [[*queue, *reached] for queue, reached in sorted(self.reached.items())]
         said = {"format": FORMAT, "about": dict(self.about), "reached": rows}
         said |= self.seen.as_kept()
-        return {STATE: orjson.dumps(said).decode(), COMMIT: str(self.number)}
+        return {
+            key_of(STATE, origin): orjson.dumps(said).decode(),
+            key_of(COMMIT, origin): str(self.number),
+        }
 
     def behind(self, covers: Mapping[QueueId, tuple[int, int]], planned: TierPlan) -> Self:
         """Return the state after a commit that adds these queue offsets."""
@@ -209,8 +229,9 @@ class TableState:
 class ExportTable:
     """A table by its name. Each call asks the catalog again, and leaves no connection open."""
 
-    def __init__(self, name: TableName) -> None:
+    def __init__(self, name: TableName, origin: Origin = ()) -> None:
         self.name = name
+        self.origin: Origin = origin
 
     def __repr__(self) -> str:
         return f"<ExportTable {self.name}>"
@@ -226,7 +247,7 @@ class ExportTable:
             return _found(catalog, self.name)
 
     def state(self) -> TableState | None:
-        """Return the state of the export; None if there is no table.
+        """Return the state of the export; None if it was not begun.
 
         Raises:
             ConfigError: no export made the table, it was rolled back, or a newer version wrote it.
@@ -234,10 +255,27 @@ class ExportTable:
             and as `loaded`.
         """
         table = self.loaded()
-        return None if table is None else state_of(table, self.name)
+        return None if table is None else state_of(table, self.name, self.origin)
+
+    def about_others(self) -> Mapping[str, Any] | None:
+        """As `TableState.about`, of another broker of the table; None: it has none.
+
+        Raises:
+            as `state`.
+        """
+        table = self.loaded()
+        keys = () if table is None else table.properties
+        suffix = next(
+            (one.removeprefix(STATE) for one in keys if one.startswith(f"{STATE}.")), None
+        )
+        if table is None or suffix is None:
+            return None
+        return _parsed(table, self.name, suffix).about
 
     def create(self, columns: Sequence[str], state: TableState) -> None:
         """Create the table without messages, and its namespace if that is missing.
+
+        A table of other brokers gets the state of this one.
 
         Raises:
             InUse: another process created it meanwhile.
@@ -248,12 +286,19 @@ class ExportTable:
             try:
                 catalog.create_table(  # pyright: ignore[reportUnknownMemberType]
                     self.name.identifier,
-                    iceberg_schema(columns),
+                    iceberg_schema(columns_with_origin(columns, self.origin)),
                     partition_spec=SPEC,
-                    properties=state.encoded(),
+                    properties=state.encoded(self.origin),
                 )
             except TableAlreadyExistsError as error:
-                raise _met(self.name) from error
+                table = _found(catalog, self.name)
+                if table is None or state_of(table, self.name, self.origin) is not None:
+                    raise _met(self.name) from error
+                try:
+                    with table.transaction() as change:
+                        change.set_properties(state.encoded(self.origin))
+                except CommitFailedException as failed:
+                    raise _met(self.name) from failed
 
     def commit(
         self,
@@ -274,11 +319,14 @@ class ExportTable:
             and as `state`.
         """
         rows = {str(queue): span for queue, span in sorted(covers.items())}
-        summary = {COMMIT: str(after.number), COVERS: orjson.dumps(rows).decode()}
+        summary = {
+            key_of(COMMIT, self.origin): str(after.number),
+            key_of(COVERS, self.origin): orjson.dumps(rows).decode(),
+        }
         for _ in range(TRIES_MAX):
             with _opened(self.name) as catalog:
                 table = _found(catalog, self.name)
-                if table is None or state_of(table, self.name) != before:
+                if table is None or state_of(table, self.name, self.origin) != before:
                     raise _met(self.name)
                 # Tried again by itself, it would add the same messages after a rival's. The
                 # setting is this object's alone: a commit says only what it changes.
@@ -286,7 +334,7 @@ class ExportTable:
                 table.metadata = table.metadata.model_copy(update={"properties": settings})
                 try:
                     with table.transaction() as change:
-                        change.set_properties(after.encoded())
+                        change.set_properties(after.encoded(self.origin))
                         with change.update_snapshot(summary).fast_append() as added:
                             for file in files:
                                 added.append_data_file(file)
@@ -296,16 +344,27 @@ class ExportTable:
         raise Unavailable("others change the table all the time", str(self.name))
 
 
-def state_of(table: Table, name: TableName) -> TableState:
-    """Parse the state of an export from the property of its table.
+def state_of(table: Table, name: TableName, origin: Origin = ()) -> TableState | None:
+    """Parse the state of an export; None: the table is of other brokers.
 
     Raises:
-        ConfigError: no export made the table, it was rolled back, or a newer version wrote it.
+        ConfigError: no such export made the table, it was rolled back, or a newer version wrote it.
         Corrupt: its property is damaged.
     """
-    raw = table.properties.get(STATE)
-    if raw is None:
-        raise ConfigError(f"{name} was not made by an export: name another table")
+    if key_of(STATE, origin) in table.properties:
+        return _parsed(table, name, key_of("", origin))
+    of_several = any(key.startswith(f"{STATE}.") for key in table.properties)
+    if origin and of_several:
+        return None
+    if not origin and of_several:
+        raise ConfigError(f"{name} holds an export of several brokers: name them by --broker")
+    if STATE in table.properties:
+        raise ConfigError(f"{name} holds an export of one broker: name another table for several")
+    raise ConfigError(f"{name} was not made by an export: name another table")
+
+
+def _parsed(table: Table, name: TableName, suffix: str) -> TableState:
+    raw = table.properties[STATE + suffix]
     try:
         found: Any = orjson.loads(raw)
         if found["format"] != FORMAT:
@@ -313,20 +372,20 @@ def state_of(table: Table, name: TableName) -> TableState:
                 f"{name} holds an export of format {found['format']}: install a newer tieredstore"
             )
         reached = {QueueId(row[0], row[1]): Reached(*row[2:]) for row in found["reached"]}
-        number, seen = int(table.properties[COMMIT]), Seen.kept(found)
+        number, seen = int(table.properties[COMMIT + suffix]), Seen.kept(found)
         state = TableState(found["about"], number, reached, seen)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{STATE} of the table is damaged: {error}", str(name), 0) from error
-    _refuse_rolled_back(table, state, name)
+    _refuse_rolled_back(table, state, name, COMMIT + suffix)
     refuse_other_columns(table, str(name))
     return state
 
 
-def _refuse_rolled_back(table: Table, state: TableState, name: TableName) -> None:
+def _refuse_rolled_back(table: Table, state: TableState, name: TableName, key: str) -> None:
     """Refuse a table whose snapshot is older than that of its property: messages are missing."""
     snapshot, number = table.current_snapshot(), 0
     while snapshot is not None:
-        said = (snapshot.summary.additional_properties if snapshot.summary else {}).get(COMMIT)
+        said = (snapshot.summary.additional_properties if snapshot.summary else {}).get(key)
         if said is not None:
             number = int(said)
             break
