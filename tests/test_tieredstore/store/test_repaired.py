@@ -147,18 +147,15 @@ def test_a_repair_of_a_log_that_contradicts_its_tier_leaves_the_contradiction(
             asyncio.run(put_and_read(root, tier, 41))
 
 
-@pytest.mark.parametrize("where", ["store host", "store time", "properties"])
+@pytest.mark.parametrize("before", [10, 21, -30], ids=["store host", "store time", "properties"])
 def test_a_copy_that_rotted_where_no_checksum_covers_it_is_told_from_another_message(
-    tmp_path: Path, where: str
+    tmp_path: Path, before: int
 ) -> None:
     """A cut would take the damaged bytes into the tier: the sentence names the cause."""
     root, tier = tmp_path / "store", tmp_path / "tier"
     asyncio.run(filled(root, 0, 20))
     asyncio.run(put_and_read(root, tier, None))
-    body = new_message(19).body
-    rot(
-        root, body, before={"store host": 10, "store time": 21, "properties": -len(body) - 10}[where]
-    )
+    rot(root, new_message(19).body, before=before)
     with pytest.raises(Denied, match="one copy is damaged: `tieredstore check`"):
         asyncio.run(put_and_read(root, tier, 20))
     root.rename(tmp_path / "moved away")
