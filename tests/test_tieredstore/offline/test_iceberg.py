@@ -430,6 +430,13 @@ def test_a_table_of_several_brokers_is_the_sum_of_each(tmp_path: Path) -> None:
     assert "was begun with columns" in of_three(tier, "--columns", "body", status=2)
 
 
+def test_a_rerun_finds_its_topic_where_no_message_is_new(tmp_path: Path) -> None:
+    tier = tier_of_three(tmp_path)
+    for _ in range(2):
+        of_three(tier, "--processes", "1", "--topic", "Alone")
+    assert table().scan().to_arrow().num_rows == 1
+
+
 def test_each_broker_of_a_table_goes_on_after_its_own_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

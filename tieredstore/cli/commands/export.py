@@ -73,7 +73,7 @@ def run(
             if table is None
             else _into_table(table, of_broker)
         )
-        topics.update(queue.topic for queue in export.queues)
+        topics.update(export.topics)
         if brokers and not as_json:
             click.echo(f"{config.broker} of cluster {config.cluster}")
         if dry_run:

@@ -252,6 +252,11 @@ class TableExport:
         return sum(split.end - split.start for split in self.waiting)
 
     @property
+    def topics(self) -> set[str]:
+        """Wanted topics that the tier has, with new messages or without."""
+        return {queue.topic for queue in self._planned.segments}
+
+    @property
     def queues(self) -> Mapping[QueueId, Span]:
         """Queue offsets `[from, to)` of the run, by queue."""
         found: dict[QueueId, Span] = {}

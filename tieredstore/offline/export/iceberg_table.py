@@ -117,7 +117,7 @@ def _type_of(kind: pa.DataType, number: int) -> IcebergType:
 
 
 def columns_with_origin(columns: Sequence[str], origin: Origin) -> list[str]:
-    """Return columns of a table with those of `ORIGIN` behind the columns of `SPEC`."""
+    """Return columns of a table with those of `ORIGIN` after the columns of `SPEC`."""
     return [*columns[:TIME_ID], *(ORIGIN if origin else ()), *columns[TIME_ID:]]
 
 

@@ -123,6 +123,11 @@ class Export:
         return sum(task.bytes for task in self.waiting)
 
     @property
+    def topics(self) -> set[str]:
+        """Wanted topics that the tier has, with new messages or without."""
+        return {queue.topic for queue in self._planned.offsets}
+
+    @property
     def queues(self) -> Mapping[QueueId, tuple[int, int]]:
         """Queue offsets `[from, to)` of the run, by queue."""
         return self._planned.offsets
