@@ -145,7 +145,9 @@ def _named_logs(
     """The logs of what a broker has of topics and numbers of queues; or that it has nothing."""
     found: list[QueueLog] = []
     absent: NotFound | None = None
-    for topic, number in product(topics or [None], numbers or [None]):
+    of_topics = [None] if topics is None else dict.fromkeys(topics)
+    of_numbers = [None] if numbers is None else dict.fromkeys(numbers)
+    for topic, number in product(of_topics, of_numbers):
         try:
             found += logs(
                 config, None if topic is None else [topic], None if number is None else [number]

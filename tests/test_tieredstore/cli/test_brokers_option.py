@@ -211,6 +211,17 @@ def test_a_dataset_of_all_brokers_is_that_of_each_with_its_names(tier: Path) -> 
         dataset(tier, "Nowhere", broker="*")
     with pytest.raises(ValueError, match="named twice"):
         dataset(tier, columns=["broker", "broker:string"], broker="*")
+    with pytest.raises(ValueError, match="'broker' is a column of every message"):
+        dataset(tier, columns=["body", "broker:string"], broker="*")
+    assert "broker" in dataset(tier, columns=["broker:string"], broker="east-1").schema.names
+
+
+def test_a_dataset_of_all_brokers_takes_topics_and_queues_as_that_of_one(tier: Path) -> None:
+    """Each once if it is named twice, and none of an empty list."""
+    for broker in ("*", "east-1"):
+        twice = dataset(tier, ["Orders", "Orders"], queues=[0, 0], broker=broker)
+        assert twice.count_rows() == dataset(tier, "Orders", queues=0, broker=broker).count_rows()
+        assert dataset(tier, [], broker=broker).count_rows() == 0
 
 
 @pytest.mark.leaves_findings("journal", why="the metadata of one broker are overwritten")

@@ -39,10 +39,20 @@ class ColumnNames(NamedTuple):
 
     @classmethod
     def of(cls, columns: Sequence[str] | None, *, of_brokers: bool) -> Self:
-        """Return some columns of messages; None: all. Raises as `schema_of`."""
+        """Return some columns of messages; None: all.
+
+        Raises:
+            ValueError: as `schema_of`; or a property has the name of a column of `ORIGIN`.
+        """
         schema = schema_with_origin(columns) if of_brokers else schema_of(columns)
         names = schema.names if columns is None else columns
-        return cls(schema, dict(zip(schema.names, names, strict=True)))
+        named = dict(zip(schema.names, names, strict=True))
+        taken = [name for name in ORIGIN if of_brokers and named.get(name, name) != name]
+        if taken:
+            raise ValueError(
+                f"{taken[0]!r} is a column of every message: the property needs another name"
+            )
+        return cls(schema, named)
 
 
 class BrokerLogs(NamedTuple):
