@@ -66,9 +66,9 @@ Each costs some 0.2 ms.
 UNKNOWN_ENDS = "the next offsets are not known until it answers; try again then"
 """End of the sentence about a hot log with a doubt; see `HotLog.doubt`."""
 NAMED_MAX = 4
+"""Maximum of queues that a warning names."""
 ROTTEN_BYTES_MAX = 4
 """Bytes in which a rotten record differs at most. Two messages differ in more: times, positions."""
-"""Maximum of queues that a warning names."""
 
 
 class Contradiction(Denied):
