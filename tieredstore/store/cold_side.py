@@ -14,7 +14,6 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
-from operator import ne
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -67,8 +66,9 @@ UNKNOWN_ENDS = "the next offsets are not known until it answers; try again then"
 """End of the sentence about a hot log with a doubt; see `HotLog.doubt`."""
 NAMED_MAX = 4
 """Maximum of queues that a warning names."""
-ROTTEN_BYTES_MAX = 4
-"""Bytes in which a rotten record differs at most. Two messages differ in more: times, positions."""
+ROTTEN_BITS_MAX = 32
+"""Longest run of bits in which a rotten record differs. Two messages differ in both of their times,
+which are further apart."""
 
 
 class Contradiction(Denied):
@@ -249,7 +249,9 @@ async def _described(reading: Awaitable[bytes]) -> tuple[bytes, str]:
 
 def _is_one_message(hot: bytes, tiered: bytes) -> bool:
     """Whether two records differ as a message and its rotten copy do. Pure."""
-    return len(hot) == len(tiered) > 0 and sum(map(ne, hot, tiered)) <= ROTTEN_BYTES_MAX
+    differing = int.from_bytes(hot) ^ int.from_bytes(tiered)
+    run_bits = differing.bit_length() - (differing & -differing).bit_length()
+    return len(hot) == len(tiered) > 0 and run_bits < ROTTEN_BITS_MAX
 
 
 async def _hot_record(feed: HotLogFeed, queue: QueueId, offset: QueueOffset) -> bytes:

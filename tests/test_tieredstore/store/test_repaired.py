@@ -149,6 +149,21 @@ def test_a_repair_of_a_log_that_contradicts_its_tier_leaves_the_contradiction(
             asyncio.run(put_and_read(root, tier, 41))
 
 
+def test_a_message_that_was_put_again_is_no_damaged_copy(tmp_path: Path) -> None:
+    """It differs from the first by its times alone, in some four bytes."""
+    root, tier, copy = tmp_path / "store", tmp_path / "tier", tmp_path / "copy"
+    asyncio.run(filled(root, 0, 20))
+    shutil.copytree(root, copy)
+    asyncio.run(filled(root, 20, 21))
+    asyncio.run(put_and_read(root, tier, None))
+    shutil.rmtree(root)
+    copy.rename(root)
+    asyncio.run(filled(root, 20, 21))
+    with pytest.raises(Denied, match="the hot log contradicts its tier") as raised:
+        asyncio.run(put_and_read(root, tier, 21))
+    assert "one copy is damaged" not in str(raised.value)
+
+
 def rot_key(root: Path, body: bytes) -> None:
     """Flip a bit of the last key's last digit, from 19 to 18."""
     (path,) = (one for one in (root / "commitlog").iterdir() if body in one.read_bytes())
