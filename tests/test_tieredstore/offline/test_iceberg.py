@@ -442,14 +442,17 @@ def test_each_broker_of_a_table_goes_on_after_its_own_commit(
 ) -> None:
     tier = tier_of_three(tmp_path)
 
-    def of(broker: str) -> Any:
+    def of(broker: str, **options: Any) -> Any:
         named = {"brokerClusterName": "C", "brokerName": broker, "tieredStoreFilePath": str(tier)}
         return iceberg_job.planned_table_export(
-            Config.load(settings=named), TableName.parse(NAME), ExportOptions(),
+            Config.load(settings=named), TableName.parse(NAME), ExportOptions(**options),
             naming=AS_OPTIONS, is_alone=False,
         )  # fmt: skip
 
+    other = of("east-2", columns=("body",))
     of("east-1").run(OneProcess())
+    with pytest.raises(InUse):  # both planned a new table
+        other.run(OneProcess())
     dying = of("east-2")
     with monkeypatch.context() as patched:
         patched.setattr(ExportTable, "commit", interrupted)

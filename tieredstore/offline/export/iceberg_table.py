@@ -264,13 +264,7 @@ class ExportTable:
             as `state`.
         """
         table = self.loaded()
-        keys = () if table is None else table.properties
-        suffix = next(
-            (one.removeprefix(STATE) for one in keys if one.startswith(f"{STATE}.")), None
-        )
-        if table is None or suffix is None:
-            return None
-        return _parsed(table, self.name, suffix).about
+        return None if table is None else _about_others(table, self.name)
 
     def create(self, columns: Sequence[str], state: TableState) -> None:
         """Create the table without messages, and its namespace if that is missing.
@@ -278,7 +272,7 @@ class ExportTable:
         A table of other brokers gets the state of this one.
 
         Raises:
-            InUse: another process created it meanwhile.
+            InUse: another process created it meanwhile, for this broker or with other options.
             and as `loaded`.
         """
         with _opened(self.name) as catalog:
@@ -293,6 +287,9 @@ class ExportTable:
             except TableAlreadyExistsError as error:
                 table = _found(catalog, self.name)
                 if table is None or state_of(table, self.name, self.origin) is not None:
+                    raise _met(self.name) from error
+                others = _about_others(table, self.name)
+                if others is None or others["options"] != state.about["options"]:
                     raise _met(self.name) from error
                 try:
                     with table.transaction() as change:
@@ -361,6 +358,13 @@ def state_of(table: Table, name: TableName, origin: Origin = ()) -> TableState |
     if STATE in table.properties:
         raise ConfigError(f"{name} holds an export of one broker: name another table for several")
     raise ConfigError(f"{name} was not made by an export: name another table")
+
+
+def _about_others(table: Table, name: TableName) -> Mapping[str, Any] | None:
+    """Return the result of `ExportTable.about_others` for a loaded table."""
+    found = (key.removeprefix(STATE) for key in table.properties if key.startswith(f"{STATE}."))
+    suffix = next(found, None)
+    return None if suffix is None else _parsed(table, name, suffix).about
 
 
 def _parsed(table: Table, name: TableName, suffix: str) -> TableState:
