@@ -421,13 +421,14 @@ async def check_past_ends(
     if not unpublished and not queues and not parts and not unused:
         return
     await _pass(tier, clock, settle_s, WAITS_FOR_PARTS if parts else 1)
-    there = await listed_objects(tier)  # an owner may have deleted what `sizes` has
     for tail in unpublished:
         queue = tier.queue(tail.queue)
         if queue is not None and queue.next_offset == tail.next_offset:
             finding = await records_past_end(tier.store, tail)
             if finding is not None:
                 yield finding
+    # An owner may have deleted what `sizes` has.
+    there = await listed_objects(tier) if queues or parts or unused else {}
     for queue_id in sorted(queues.keys() - tier.state.queues.keys()):
         if there.keys() & queues[queue_id]:
             yield unknown_queue(queue_id, queues[queue_id], there)

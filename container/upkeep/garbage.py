@@ -187,12 +187,14 @@ class OrphanStep(Step):
             self._searching.clear()
 
     async def _search_listed(self) -> None:
+        self._requeue_outgrown()
+        if self._own_done and not self._left:
+            return
         dead = frozenset(self.tier.state.tombstones)  # may be deleted since a listing
         if not self._own_done:
             own = [name for name in await self._own_names() if name not in dead]
             await self._publish(never_published(self.tier.state, own))
             self._own_done = True
-        self._requeue_outgrown()
         first: StoreError | None = None
         found: dict[QueueId, Sequence[str]] = {}
         for queue in list(self._left)[: self._queues_max]:
