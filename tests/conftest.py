@@ -94,7 +94,11 @@ def pytest_collection() -> Generator[None, object, object]:
     return result
 
 
-_NEEDS = {"test_spark": "pyspark", "test_tieredstore/offline/test_iceberg.py": "pyiceberg"}
+_NEEDS = {
+    "test_spark": "pyspark",
+    "test_tieredstore/offline/test_iceberg.py": "pyiceberg",
+    "test_tieredstore/offline/test_tier_dataset.py": "duckdb",
+}
 collect_ignore = [path for path, package in _NEEDS.items() if find_spec(package) is None]
 if collect_ignore and LEVEL != "quick" and os.environ.get("CI"):
     raise pytest.UsageError(

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tieredstore.cli.jobs import SPARK, engine_of
+from tieredstore.cli.jobs import engine_of
+from tieredstore.cli.syntax.options import SPARK
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.spark import SparkMissing, require_spark
 from tieredstore.offline.spark.session import lacking_java, session

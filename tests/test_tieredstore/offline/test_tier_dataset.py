@@ -33,6 +33,8 @@ from tieredstore.config.effective import Config
 from tieredstore.offline.scan import pruning, scanner, sources
 from tieredstore.offline.scan.split import Split, TierPlace
 
+pytestmark = pytest.mark.data
+
 MESSAGES = 4_000
 KNOWN = ("broker", "topic", "queue_id", "queue_offset", "store_timestamp")
 ODD_OFFSETS = [0, 1, 2, 0, 1]
