@@ -19,10 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.bench.processes import TICKS_S, family
 from tests.bench.rows import Defaults, Goal, goals_beside, keep, refuse_small
 from tests.support.fake_broker import FakeBroker
 from tests.support.http import free_port, get, value_of
 from tests.support.patience import Patience, wait_until
+from tests.support.remoting_client import pull_fields
 from tieredstore.bench.run import machine_facts, spread
 from tieredstore.serve.wire.frame import JSON, Command, RequestCode, ResponseCode, decode, encode
 
@@ -36,24 +38,11 @@ GOALS = [
     Goal("p99_ms", "ms p99 of one request in flight", most=1.0),
     Goal("beside_tiering_p99_ms", "ms p99 beside tiering", most=40.0),
 ]
-TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
 def pull(queue: int, offset: int) -> bytes:
     """A request of the official client."""
-    fields = {
-        "consumerGroup": "G",
-        "topic": TOPIC,
-        "queueId": str(queue),
-        "queueOffset": str(offset),
-        "maxMsgNums": str(MESSAGES_A_PULL),
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
+    fields = {name: str(value) for name, value in pull_fields(TOPIC, queue, offset).items()}
     return encode(Command(RequestCode.PULL_MESSAGE, fields, b"", offset, 0, JSON), 0)
 
 
@@ -114,9 +103,8 @@ def at(share: float, seconds: list[float]) -> float:
 
 
 def cpu_of(process: int) -> float:
-    """CPU seconds of a process, all its threads."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / TICKS_S
+    """CPU seconds of a process below this one, all its threads."""
+    return family()[process].ticks / TICKS_S
 
 
 async def beside_tiering(port: int, pages: int) -> list[float]:

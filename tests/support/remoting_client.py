@@ -87,20 +87,7 @@ class RemotingClient:
         return await self.answer(self.send_pull(topic, queue_id, offset, **more))
 
     def send_pull(self, topic: str, queue_id: int, offset: int, **more: Any) -> int:
-        fields = {
-            "consumerGroup": "G",
-            "topic": topic,
-            "queueId": queue_id,
-            "queueOffset": offset,
-            "maxMsgNums": 32,
-            "sysFlag": 4,
-            "commitOffset": 0,
-            "suspendTimeoutMillis": 0,
-            "subscription": "*",
-            "subVersion": 0,
-            "expressionType": "TAG",
-        }
-        return self.send(RequestCode.PULL_MESSAGE, **(fields | more))
+        return self.send(RequestCode.PULL_MESSAGE, **(pull_fields(topic, queue_id, offset) | more))
 
     async def beat(self, client: str, group: str, *topics: str, model: str = "CLUSTERING") -> None:
         """A heartbeat of a consumer."""
@@ -114,6 +101,23 @@ class RemotingClient:
         body = {"clientID": client, "consumerDataSet": [data]}
         answer = await self.ask(RequestCode.HEART_BEAT, body)
         assert answer.code == ResponseCode.SUCCESS, answer
+
+
+def pull_fields(topic: str, queue_id: int, offset: int) -> dict[str, Any]:
+    """A pull of 32 messages with the subscription `*` that does not wait."""
+    return {
+        "consumerGroup": "G",
+        "topic": topic,
+        "queueId": queue_id,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 0,
+        "expressionType": "TAG",
+    }
 
 
 def frames_of(data: bytes) -> list[bytes]:
