@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from tieredstore.reader.cursor import Moment
 
 OnBrokerFailure = Callable[[str, str, Exception], None]
-Names = Sequence[str] | None
-Numbers = Sequence[int] | None
 PATTERN = frozenset("*?[")
 """Characters that make a name of a broker a pattern."""
 
@@ -95,32 +92,37 @@ def dataset(
     names = made.ColumnNames.of(columns, of_brokers=several is not None)
     name = broker if isinstance(broker, str) and several is None else None
     config = Config.named(where, cluster, name, conf, settings)
-    logs = partial(_logs, since=since, until=until, java_metadata=java_metadata)
-    topics = [topic] if isinstance(topic, str) else topic
-    numbers = [queues] if isinstance(queues, int) else queues
+    logs = partial(
+        _logs, topic, queues, since=since, until=until, java_metadata=java_metadata,
+        may_lack=several is not None,
+    )  # fmt: skip
     if several is None:
-        brokers = [made.BrokerLogs.of(None, logs(config, topics, numbers))]
+        brokers = [made.BrokerLogs.of(None, logs(config))]
     else:
-        of_each = partial(_named_logs, logs, topics, numbers)
-        planned = _planned(_brokers(config, several), of_each, on_broker_failure)
+        has_names = topic is not None or queues is not None
+        planned = _planned(config, several, logs, on_broker_failure, has_names=has_names)
         brokers = [made.BrokerLogs.of(*one) for one in planned]
     read = partial(scan_split, on_gap=on_gap, verify_bodies=verify_bodies)
     return made.TierDataset(names, brokers, read, on_broker_failure)
 
 
 def _logs(
+    topic: str | Sequence[str] | None,
+    queues: int | Sequence[int] | None,
     config: "Config",
-    topics: Names,
-    numbers: Numbers,
     *,
     since: "Moment | None",
     until: "Moment | None",
     java_metadata: str | os.PathLike[str] | None,
+    may_lack: bool,
 ) -> "Sequence[QueueLog]":
     from tieredstore.offline.scan.planning import plan, selected  # noqa: PLC0415 - loaded on first use
 
     java = None if java_metadata is None else Path(java_metadata)
-    return plan(config, selected(topics, numbers, since, until), java_metadata=java).logs
+    topics = [topic] if isinstance(topic, str) else topic
+    numbers = [queues] if isinstance(queues, int) else queues
+    selection = selected(topics, numbers, since, until)
+    return plan(config, selection, java_metadata=java, may_lack=may_lack).logs
 
 
 def _patterns(broker: str | Sequence[str] | None) -> Sequence[str] | None:
@@ -130,60 +132,34 @@ def _patterns(broker: str | Sequence[str] | None) -> Sequence[str] | None:
     return broker
 
 
-def _brokers(config: "Config", patterns: Sequence[str]) -> "list[Config]":
-    from tieredstore.session.reader import existing_tiers  # noqa: PLC0415 - loaded on first use
-
-    return existing_tiers(config, patterns)
-
-
-def _named_logs(
-    logs: "Callable[[Config, Names, Numbers], Sequence[QueueLog]]",
-    topics: Names,
-    numbers: Numbers,
-    config: "Config",
-) -> "Sequence[QueueLog] | NotFound":
-    """The logs of what a broker has of topics and numbers of queues; or that it has nothing."""
-    found: list[QueueLog] = []
-    absent: NotFound | None = None
-    of_topics = [None] if topics is None else dict.fromkeys(topics)
-    of_numbers = [None] if numbers is None else dict.fromkeys(numbers)
-    for topic, number in product(of_topics, of_numbers):
-        try:
-            found += logs(
-                config, None if topic is None else [topic], None if number is None else [number]
-            )
-        except NotFound as error:
-            if topic is number is None:
-                raise
-            absent = error
-    return absent if absent is not None and not found else found
-
-
 def _planned(
-    brokers: "Sequence[Config]",
-    plan: "Callable[[Config], Sequence[QueueLog] | NotFound]",
+    config: "Config",
+    patterns: Sequence[str],
+    plan: "Callable[[Config], Sequence[QueueLog]]",
     on_failure: OnBrokerFailure | None,
+    *,
+    has_names: bool,
 ) -> "list[tuple[Config, Sequence[QueueLog]]]":
-    """Plan for each broker.
+    """Plan for each broker that fits. `has_names`: it need not have the named topics and queues.
 
     Raises:
         NotFound: no broker has what was named.
         and as `planning.splits`, without `on_failure`.
     """
+    from tieredstore.session.reader import existing_tiers  # noqa: PLC0415 - loaded on first use
+
     done: list[tuple[Config, Sequence[QueueLog]]] = []
     absent: NotFound | None = None
-    for config in brokers:
+    for broker in existing_tiers(config, patterns):
         try:
-            found = plan(config)
+            done.append((broker, plan(broker)))
         except (StoreError, OSError) as error:
+            if isinstance(error, NotFound) and has_names:
+                absent = error
+                continue
             if on_failure is None:
                 raise
-            on_failure(config.cluster, config.broker, error)
-            continue
-        if isinstance(found, NotFound):
-            absent = found
-        else:
-            done.append((config, found))
+            on_failure(broker.cluster, broker.broker, error)
     if absent is not None and not done:
         raise absent
     return done

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -10,6 +11,7 @@ import tieredstore
 from tests.support.cli import Done, run
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
 from tieredstore.offline import dataset
+from tieredstore.offline.scan import planning
 
 CLUSTER = "C"
 MESSAGES = {"east-1": 4, "east-2": 6, "west-1": 3}
@@ -222,6 +224,24 @@ def test_a_dataset_of_all_brokers_takes_topics_and_queues_as_that_of_one(tier: P
         twice = dataset(tier, ["Orders", "Orders"], queues=[0, 0], broker=broker)
         assert twice.count_rows() == dataset(tier, "Orders", queues=0, broker=broker).count_rows()
         assert dataset(tier, [], broker=broker).count_rows() == 0
+        assert dataset(tier, columns=[], broker=broker).count_rows() > 0
+        with pytest.raises(ValueError, match="batch_size is a number of rows, at least 1, not -1"):
+            dataset(tier, broker=broker).to_batches(batch_size=-1)
+
+
+def test_topics_of_all_brokers_are_of_one_state_of_each(
+    tier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[str] = []
+    plan = planning.plan
+
+    def counted(config: Any, *more: Any, **named: Any) -> Any:
+        planned.append(config.broker)
+        return plan(config, *more, **named)
+
+    monkeypatch.setattr(planning, "plan", counted)
+    dataset(tier, ["Alone", "Orders", "Nowhere"], queues=[0, 1, 9], broker="*")
+    assert planned == ["east-1", "east-2", "west-1"]
 
 
 @pytest.mark.leaves_findings("journal", why="the metadata of one broker are overwritten")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ from tieredstore.session.reader import AS_OPTIONS
 
 try:
     import pyiceberg.catalog
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
     from pyiceberg.utils.config import Config as IcebergConfig
 
     from tieredstore.offline.export import iceberg_job, iceberg_table
@@ -440,18 +443,10 @@ def test_a_rerun_finds_its_topic_where_no_message_is_new(tmp_path: Path) -> None
 def test_each_broker_of_a_table_goes_on_after_its_own_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tier = tier_of_three(tmp_path)
-
-    def of(broker: str, **options: Any) -> Any:
-        named = {"brokerClusterName": "C", "brokerName": broker, "tieredStoreFilePath": str(tier)}
-        return iceberg_job.planned_table_export(
-            Config.load(settings=named), TableName.parse(NAME), ExportOptions(**options),
-            naming=AS_OPTIONS, is_alone=False,
-        )  # fmt: skip
-
+    of = partial(planned_of, tier_of_three(tmp_path))
     other = of("east-2", columns=("body",))
     of("east-1").run(OneProcess())
-    with pytest.raises(InUse):  # both planned a new table
+    with pytest.raises(InUse):  # with other options
         other.run(OneProcess())
     dying = of("east-2")
     with monkeypatch.context() as patched:
@@ -467,6 +462,33 @@ def test_each_broker_of_a_table_goes_on_after_its_own_commit(
     assert [of(name).queues for name in MESSAGES] == [{}, {}, {}]
     counts = Counter(table().scan().to_arrow()["broker"].to_pylist())
     assert counts == {"east-1": 4, "east-2": 6, "west-1": 4}
+
+
+def planned_of(tier: Path, broker: str, **options: Any) -> Any:
+    """The export of one of several brokers."""
+    named = {"brokerClusterName": "C", "brokerName": broker, "tieredStoreFilePath": str(tier)}
+    return iceberg_job.planned_table_export(
+        Config.load(settings=named), TableName.parse(NAME), ExportOptions(**options),
+        naming=AS_OPTIONS, is_alone=False,
+    )  # fmt: skip
+
+
+def test_a_broker_joins_a_table_that_others_change_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = tier_of_three(tmp_path)
+    planned_of(tier, "east-1").run(OneProcess())
+    commit, met = SqlCatalog.commit_table, [CommitFailedException("changed meanwhile")] * 2
+
+    def changed_meanwhile(*given: Any) -> Any:
+        if met:
+            raise met.pop()
+        return commit(*given)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", changed_meanwhile)
+    planned_of(tier, "east-2").run(OneProcess())
+    assert not met
+    assert Counter(table().scan().to_arrow()["broker"].to_pylist()) == {"east-1": 4, "east-2": 6}
 
 
 def interrupted(*_: object, **__: object) -> None:

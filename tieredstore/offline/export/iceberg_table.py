@@ -273,6 +273,7 @@ class ExportTable:
 
         Raises:
             InUse: another process created it meanwhile, for this broker or with other options.
+            Unavailable: others commit without end.
             and as `loaded`.
         """
         with _opened(self.name) as catalog:
@@ -284,18 +285,28 @@ class ExportTable:
                     partition_spec=SPEC,
                     properties=state.encoded(self.origin),
                 )
-            except TableAlreadyExistsError as error:
-                table = _found(catalog, self.name)
-                if table is None or state_of(table, self.name, self.origin) is not None:
-                    raise _met(self.name) from error
-                others = _about_others(table, self.name)
-                if others is None or others["options"] != state.about["options"]:
-                    raise _met(self.name) from error
-                try:
-                    with table.transaction() as change:
-                        change.set_properties(state.encoded(self.origin))
-                except CommitFailedException as failed:
-                    raise _met(self.name) from failed
+            except TableAlreadyExistsError:
+                self._join(catalog, state)
+
+    def _join(self, catalog: Catalog, state: TableState) -> None:
+        """Add the state of this broker to a table of others; raises as `create`.
+
+        Commits of others are let through first.
+        """
+        for _ in range(TRIES_MAX):
+            table = _found(catalog, self.name)
+            if table is None or state_of(table, self.name, self.origin) is not None:
+                raise _met(self.name)
+            others = _about_others(table, self.name)
+            if others is None or others["options"] != state.about["options"]:
+                raise _met(self.name)
+            try:
+                with table.transaction() as change:
+                    change.set_properties(state.encoded(self.origin))
+            except CommitFailedException:
+                continue
+            return
+        raise _always_changed(self.name)
 
     def commit(
         self,
@@ -338,7 +349,7 @@ class ExportTable:
                 except CommitFailedException:
                     continue
                 return
-        raise Unavailable("others change the table all the time", str(self.name))
+        raise _always_changed(self.name)
 
 
 def state_of(table: Table, name: TableName, origin: Origin = ()) -> TableState | None:
@@ -388,6 +399,7 @@ def _parsed(table: Table, name: TableName, suffix: str) -> TableState:
 def _refuse_rolled_back(table: Table, state: TableState, name: TableName, key: str) -> None:
     """Refuse a table whose snapshot is older than that of its property: messages are missing."""
     snapshot, number = table.current_snapshot(), 0
+    by_id = {one.snapshot_id: one for one in table.snapshots()}
     while snapshot is not None:
         said = (snapshot.summary.additional_properties if snapshot.summary else {}).get(key)
         if said is not None:
@@ -395,7 +407,7 @@ def _refuse_rolled_back(table: Table, state: TableState, name: TableName, key: s
             break
         if snapshot.parent_snapshot_id is None:
             break
-        snapshot = table.snapshot_by_id(snapshot.parent_snapshot_id)
+        snapshot = by_id.get(snapshot.parent_snapshot_id)
         if snapshot is None:
             return  # it expired, which takes no row away
     if number != state.number:
@@ -407,6 +419,10 @@ def _refuse_rolled_back(table: Table, state: TableState, name: TableName, key: s
 
 def _met(name: TableName) -> InUse:
     return InUse("another process has written this export meanwhile: try again", str(name))
+
+
+def _always_changed(name: TableName) -> Unavailable:
+    return Unavailable("others change the table all the time", str(name))
 
 
 def _found(catalog: Catalog, name: TableName) -> Table | None:

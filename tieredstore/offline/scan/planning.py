@@ -459,8 +459,11 @@ def plan(
     split_bytes: int = SPLIT_BYTES,
     *,
     java_metadata: Path | None = None,
+    may_lack: bool = False,
 ) -> TierPlan:
     """Plan the splits of the configured tier, as `splits`; return them with their metadata.
+
+    `may_lack`: as in `plan_of`.
 
     Raises:
         as `splits`.
@@ -469,7 +472,7 @@ def plan(
         raise ValueError(f"a split has bytes: {split_bytes}")
 
     async def work(reader: TierReader, place: TierPlace) -> TierPlan:
-        return await plan_of(reader, place, wanted or Selection(), split_bytes)
+        return await plan_of(reader, place, wanted or Selection(), split_bytes, may_lack=may_lack)
 
     return with_open_tier(config, work, java_metadata=java_metadata)
 
@@ -505,23 +508,33 @@ def _has_topic(wanted: Selection, topic: str) -> bool:
 
 
 async def plan_of(
-    reader: TierReader, place: TierPlace, wanted: Selection, split_bytes: int
+    reader: TierReader,
+    place: TierPlace,
+    wanted: Selection,
+    split_bytes: int,
+    *,
+    may_lack: bool = False,
 ) -> TierPlan:
     """As `plan`, of a tier that is open for reading.
 
+    `may_lack`: the tier is one of several, and need not have all topics and queues.
+
     Raises:
-        NotFound: the tier has none of a topic, which names the nearest, or no such queue.
+        NotFound: the tier has none of a topic, which names the nearest, or no such queue; with
+            `may_lack`, none of all topics, or none of all queues.
         BytesMissing: a manifest is not there: see `by_newest`.
         Corrupt, Unavailable: a manifest cannot be read.
     """
     state = reader.state.copy()
     place, seen = await as_seen(reader, state, place)
     known = {queue.topic for queue in state.queues}
-    for topic in sorted((wanted.topics or frozenset()) - known):
-        raise NotFound(absence_text(topic, None, state.queues), place.location)
+    topics = sorted((wanted.topics or frozenset()) - known)
+    if topics and not (may_lack and known & (wanted.topics or frozenset())):
+        raise NotFound(absence_text(topics[0], None, state.queues), place.location)
     numbers = {queue.queue_id for queue in state.queues if _has_topic(wanted, queue.topic)}
-    for number in sorted((wanted.queue_ids or frozenset()) - numbers, key=str):
-        raise NotFound(no_such_number(number, numbers), place.location)
+    absent = sorted((wanted.queue_ids or frozenset()) - numbers, key=str)
+    if absent and not (may_lack and numbers & (wanted.queue_ids or frozenset())):
+        raise NotFound(no_such_number(absent[0], numbers), place.location)
     segments: dict[QueueId, Sequence[Segment]] = {}
     logs: list[QueueLog] = []
     for queue in (state.queues[name] for name in sorted(state.queues)):

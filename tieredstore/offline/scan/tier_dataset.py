@@ -113,9 +113,12 @@ class TierDataset(ds.FileSystemDataset):
         `options`: those of `pyarrow.dataset.Dataset.scanner`, without effect.
 
         Raises:
+            ValueError: `batch_size`, in rows, is not positive.
             pyarrow.ArrowInvalid: there is no such column, or the filter has another type.
         """
         del options
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size is a number of rows, at least 1, not {batch_size}")
         return TierScanner(self, columns, _both(self._filter, filter), batch_size)
 
     def filter(self, expression: pc.Expression) -> "TierDataset":
@@ -137,7 +140,7 @@ class TierDataset(ds.FileSystemDataset):
     def read(
         self, names: Sequence[str], row_filter: pc.Expression | None
     ) -> Iterator[pa.RecordBatch]:
-        """Columns of all rows that may pass a filter, at least one column. Others may come, too.
+        """Columns of all rows that may pass a filter, and perhaps others. Further rows may come.
 
         Raises:
             Corrupt, Expired, BytesMissing, NotFound, Unavailable, Denied: as `scanner.scan`.
@@ -149,7 +152,7 @@ class TierDataset(ds.FileSystemDataset):
             try:
                 for split in _splits(schema, origin, logs, row_filter):
                     for batch in read(split, wanted):
-                        yield with_origin(batch, made, **origin) if origin else batch
+                        yield with_origin(batch, made, **origin) if origin and names else batch
             except (StoreError, OSError) as error:
                 if on_failure is None or not origin:
                     raise
