@@ -113,7 +113,7 @@ def environment_name(key: str) -> str:
 
 
 def read_environment(environment: Mapping[str, str]) -> list[Given]:
-    """The pairs given by environment variables.
+    """The pairs given by environment variables; an empty variable counts as unset.
 
     Raises:
         ConfigError: a variable begins with our prefix and names no key.
@@ -128,7 +128,8 @@ def read_environment(environment: Mapping[str, str]) -> list[Given]:
                 f"the environment variable {variable} names no key of the configuration"
                 f"{_did_you_mean(variable, names)}"
             )
-        found.append(Given(names[variable], text.strip(), variable))
+        if text.strip():  # supervisors and containers pass an unset variable on as an empty one
+            found.append(Given(names[variable], text.strip(), variable))
     return found
 
 

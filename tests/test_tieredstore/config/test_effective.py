@@ -122,6 +122,16 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     assert config.settings["storeType"].value == "file"
 
 
+@pytest.mark.parametrize("name", ["brokerName", "tieredStorePinPath", "tieredStoreMetricsPort"])
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_variable_counts_as_unset(name: str, text: str, tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"{name}=7\n")
+    config = Config.load(conf=conf, environment={environment_name(name): text})
+    assert config.settings[name] == load(conf=conf).settings[name]
+    assert config.settings[name].origin == f"{conf}:1"
+
+
 def test_names_default_as_in_rocketmq() -> None:
     config = load()
     assert config.cluster == "DefaultCluster"
