@@ -1,7 +1,10 @@
 """HTTP page of a follower: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
 
 import asyncio
+import io
+import logging
 import socket
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 
+LOGGER = logging.getLogger("tieredstore.metrics.page")
 METRICS = "/metrics"
 ANSWER_S_MAX = 5.0
 POLL_S = 0.1
@@ -140,11 +144,21 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = str(host), int(port)
         self.setup_environ()
 
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 - the base's
+        """Log a fault of ours. A client that aborted, or sent no request in time, is none."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            LOGGER.error("a request of the metrics page failed: %s", error)
+
 
 class _Handler(WSGIRequestHandler):
-    """Logs nothing, and drops a client that sends no request."""
+    """Logs no requests, and drops a client that sends none."""
 
     timeout = REQUEST_S_MAX
+
+    def get_stderr(self) -> io.StringIO:
+        """Return a stream for what wsgiref prints: a client that stopped to read. Not kept."""
+        return io.StringIO()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
         """Log nothing."""

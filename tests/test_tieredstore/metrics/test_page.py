@@ -1,6 +1,8 @@
 """The HTTP server beside an event loop, with pages of its own."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
@@ -10,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from tests.support.http import free_port, get, value_of
 from tieredstore.config.sources import ConfigError
+from tieredstore.metrics import page
 from tieredstore.metrics.page import LoopCalls, LoopStuck, Pages, served
 
 HOST = "127.0.0.1"
@@ -107,3 +110,57 @@ async def test_port_0_serves_nothing(world: World) -> None:
 
 async def test_the_loop_itself_need_not_wait_for_itself() -> None:
     assert LoopCalls(asyncio.get_running_loop()).call(lambda: 7) == 7
+
+
+def _reset(port: int, sent: bytes = b"") -> None:
+    """Connect, send, and abort the connection."""
+    with socket.create_connection((HOST, port)) as client:
+        client.sendall(sent)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def _idle(port: int) -> bytes:
+    """Send half a request until the server closes the connection."""
+    with socket.create_connection((HOST, port), timeout=30) as client:
+        client.sendall(b"GET /metr")
+        return client.recv(1)
+
+
+async def test_clients_that_abort_or_send_nothing_leave_no_line_on_standard_error(
+    world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Standard error has JSON lines of the log alone."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(page._Handler, "timeout", 0.05)
+    closed = page._Server.shutdown_request
+    left = 3
+
+    def shut(server: page._Server, request: socket.socket) -> None:
+        nonlocal left
+        closed(server, request)
+        left -= 1
+        if not left:
+            loop.call_soon_threadsafe(ended.set)
+
+    monkeypatch.setattr(page._Server, "shutdown_request", shut)
+    await asyncio.to_thread(_reset, world.port)
+    await asyncio.to_thread(_reset, world.port, b"GET /metrics HTTP/1.0\r\n")
+    assert await asyncio.to_thread(_idle, world.port) == b""
+    await asyncio.wait_for(ended.wait(), 30)
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.undo()
+    assert (await world.get("/metrics"))[0] == 200
+
+
+async def test_a_fault_of_the_server_is_one_line_of_the_log(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_: object) -> NoReturn:
+        raise RuntimeError("no handler")
+
+    monkeypatch.setattr(page._Handler, "handle", fails)
+    assert (await world.get("/metrics"))[0] == 0
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("ERROR", "a request of the metrics page failed: no handler")
+    ]
