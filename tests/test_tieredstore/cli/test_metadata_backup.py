@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 import fsspec
@@ -276,3 +277,33 @@ def test_e3_the_same_advice_restores_a_tier_in_an_object_store(
     assert run("topics", "--json").rows == before
     assert run("check", "--json").rows == []
     memory.store.clear()
+
+
+def test_an_export_replaces_regular_files_alone_and_keeps_links_and_modes(tmp_path: Path) -> None:
+    tier = Tier(tmp_path)
+    tier.backup.write_bytes(b"older")
+    tier.backup.chmod(0o600)
+    link = tmp_path / "link.json"
+    link.symlink_to(tier.backup)
+    tier.run("metadata", "export", "--overwrite", link)
+    assert link.is_symlink()
+    assert len(json.loads(tier.backup.read_bytes())) > 1
+    assert S_IMODE(tier.backup.stat().st_mode) == 0o600
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for other in (fifo, tmp_path, Path("/dev/null")):
+        said = tier.run("metadata", "export", "--overwrite", other, status=2).err
+        assert f"{other} is no regular file: name another" in said
+    assert fifo.is_fifo()
+    assert {one.name for one in tmp_path.iterdir()} == {
+        "backup.json", "fifo", "link.json", "store", "tier"
+    }  # fmt: skip
+
+
+def test_an_export_through_a_dangling_link_makes_its_target(tmp_path: Path) -> None:
+    tier = Tier(tmp_path)
+    link = tmp_path / "link.json"
+    link.symlink_to(tier.backup)
+    tier.run("metadata", "export", link)
+    assert link.is_symlink()
+    assert b"A" in tier.backup.read_bytes()

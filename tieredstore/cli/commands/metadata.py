@@ -4,7 +4,9 @@ import asyncio
 import os
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from pathlib import Path
+from stat import S_IMODE
 
 import click
 
@@ -16,7 +18,7 @@ from container.names.queue_id import QueueId
 from container.tier_view import TierReader
 from provider.clock import SystemClock
 from provider.errors import Corrupt, NotFound, StoreError
-from provider.names import is_there
+from provider.names import is_regular_file, is_there
 from provider.posix.store import PosixStore
 from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import bytes_bar, write_json
@@ -41,6 +43,8 @@ def export(
     """Write FILE, a tieredStoreMetadata.json with which RocketMQ's tiered store opens this tier."""
     if is_there(file) and not overwrite:
         raise ConfigError(f"{file} is there already: name another file, or use --overwrite")
+    if is_there(file) and not is_regular_file(file):
+        raise ConfigError(f"{file} is no regular file: name another")
     config = invocation.load_config()
     where = config.tier_root
     if isinstance(where, TierUrl):
@@ -217,18 +221,35 @@ async def _refuse_ours(config: Config) -> None:
 def _write(file: Path, raw: bytes) -> None:
     """Write the file atomically, through a temporary file beside it.
 
+    A link stays, and its target is replaced. The new file has the old one's mode, and its owner if
+    the process may give files away.
+
     Raises:
         ConfigError: the file cannot be written.
     """
-    beside = file.with_name(f".{file.name[:NAME_PART]}.{os.getpid()}.new")
     try:
+        target = file.resolve()
+        beside = target.with_name(f".{target.name[:NAME_PART]}.{os.getpid()}.new")
         try:
             with beside.open("wb") as made:
+                _take_mode(made.fileno(), target)
                 made.write(raw)
                 made.flush()
                 os.fsync(made.fileno())
-            beside.replace(file)
+            beside.replace(target)
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {(error.strerror or '').lower()}") from error
+
+
+def _take_mode(made: int, target: Path) -> None:
+    """Give the new file mode and owner of the one that it replaces, if there is one."""
+    try:
+        old = target.stat()
+    except FileNotFoundError:
+        return
+    if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+        with suppress(PermissionError):
+            os.fchown(made, old.st_uid, old.st_gid)
+    os.fchmod(made, S_IMODE(old.st_mode))
