@@ -29,11 +29,13 @@ from tests.support.fake_broker import FakeBroker
 from tieredstore import sync
 from tieredstore.cli.main import cli
 from tieredstore.config.effective import Config
+from tieredstore.config.location import Location
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline import dataset
 from tieredstore.offline.export.day_files import DAYS_OPEN_MAX, NO_DAY, DayFiles, partition_of
+from tieredstore.offline.export.export_directory import LEDGER, LocalDirectory
 from tieredstore.offline.export.job import Export, ExportReport, planned_export
-from tieredstore.offline.export.ledger import LEDGER, Ledger
+from tieredstore.offline.export.ledger import Ledger
 from tieredstore.offline.export.options import (
     ExportOptions,
     Gone,
@@ -50,7 +52,7 @@ from tieredstore.session.reader import AS_OPTIONS, existing_tier
 DAY = 86_400_000
 
 
-def planned(tier: Path, directory: Path, split_bytes: int = 1 << 16, **options: Any) -> Export:
+def planned(tier: Path, directory: Location, split_bytes: int = 1 << 16, **options: Any) -> Export:
     config = Config.load(settings={"tieredStoreFilePath": str(tier)}, environment={})
     more = {name: options.pop(name) for name in ("skips",) if name in options}
     return planned_export(
@@ -59,7 +61,7 @@ def planned(tier: Path, directory: Path, split_bytes: int = 1 << 16, **options: 
     )  # fmt: skip
 
 
-def exported(tier: Path, directory: Path, **options: Any) -> ExportReport:
+def exported(tier: Path, directory: Location, **options: Any) -> ExportReport:
     return planned(tier, directory, **options).run(OneProcess())
 
 
@@ -141,7 +143,7 @@ def counted(work):
     return call
 
 task.write_done = counted(task.write_done)
-day_files.sync_directory = counted(day_files.sync_directory)
+day_files._OpenFile.complete = counted(day_files._OpenFile.complete)
 exported(Path(sys.argv[1]), Path(sys.argv[2]), topics=("G_Orders",))
 """
 
@@ -303,11 +305,9 @@ def test_tags_times_and_columns_are_chosen(golden_tier: Path, tmp_path: Path) ->
 def test_two_at_once_do_not_meet(golden_tier: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     one, two = (planned(golden_tier, out, topics=("G_Tx",)) for _ in range(2))
-    with Ledger(out) as ledger:
-        ledger.begin({})
-        with pytest.raises(InUse, match="another process writes this export"):
-            one.run(OneProcess())
-    (out / LEDGER / "export.json").unlink()
+    writer = Ledger(LocalDirectory(out), str(out)).locked()
+    with writer, pytest.raises(InUse, match="another process writes this export"):
+        one.run(OneProcess())
     one.run(OneProcess())
     with pytest.raises(InUse, match="has written this export meanwhile"):
         two.run(OneProcess())
@@ -359,20 +359,20 @@ def test_days_are_directories_whatever_a_record_says(tmp_path: Path) -> None:
     assert partition_of("T", 10**9).endswith(f"day={NO_DAY}")
     schema = pa.schema([("n", pa.int64())])
     days = np.array([n % (DAYS_OPEN_MAX + 3) for n in range(100)])
-    with DayFiles(tmp_path, "T", "0-1", schema) as files:
+    with DayFiles(LocalDirectory(tmp_path), "T", "0-1", schema) as files:
         for first in range(0, 100, 10):
             rows = pa.array(range(first, first + 10))
             files.write(pa.record_batch([rows], schema=schema), days[first : first + 10])
     found = ds.dataset(tmp_path, partitioning="hive").to_table().to_pylist()
     assert sorted(row["n"] for row in found) == list(range(100))
     assert sum(one.rows for one in files.written) == 100
-    with DayFiles(tmp_path / "no days", "T", "0-1", schema) as files:
+    with DayFiles(LocalDirectory(tmp_path / "no days"), "T", "0-1", schema) as files:
         rows = pa.array(range(4))
         no_days = np.array([10**9, -(10**9), 10**9 + 1, 0])
         files.write(pa.record_batch([rows], schema=schema), no_days)
     found = ds.dataset(tmp_path / "no days", partitioning="hive").to_table().to_pylist()
     assert {row["n"]: row["day"] is None for row in found} == {0: True, 1: True, 2: True, 3: False}
-    with suppress(KeyError), DayFiles(tmp_path / "x", "T", "0-1", schema) as files:
+    with suppress(KeyError), DayFiles(LocalDirectory(tmp_path / "x"), "T", "0-1", schema) as files:
         files.write(pa.record_batch([pa.array([1])], schema=schema), days[:1])
         raise KeyError
     assert files_of(tmp_path / "x") == {}

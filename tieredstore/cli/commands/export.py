@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provider.names import is_there
 from tieredstore.cli.invocation import (
     Invocation,
 )
@@ -18,6 +17,7 @@ from tieredstore.cli.reading import (
 )
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
+from tieredstore.config.location import Location, location_at
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import counted
 from tieredstore.session.reader import AS_OPTIONS, existing_tiers
@@ -37,7 +37,7 @@ def run(
     invocation: Invocation,
     *,
     brokers: tuple[str, ...],
-    directory: Path | None,
+    directory: str | None,
     table: str | None,
     split_bytes: int,
     skip_damaged: bool,
@@ -69,7 +69,7 @@ def run(
         origin: Row = dict(zip(PARTITIONS, names, strict=False))
         of_broker = planned | {"config": config, "is_alone": not brokers}
         export = (
-            _into_directory(directory and _place_of(directory, origin), of_broker)
+            _into_directory(directory or "", origin, of_broker)
             if table is None
             else _into_table(table, of_broker)
         )
@@ -90,23 +90,29 @@ def run(
     return 0 if all(is_whole for _, is_whole in done) and not missing else FINDINGS
 
 
-def _place_of(directory: Path, origin: Row) -> Path:
+def _place_of(directory: str, origin: Row, config: Config) -> Location:
     """The directory of one broker, or of one of several.
 
     Raises:
         ConfigError: the directory has an export of one broker, and this is one of several.
     """
+    location = location_at(directory)
     if not origin:
-        return directory
+        return location
     from tieredstore.offline.export.day_files import partition_value  # noqa: PLC0415 - as below
-    from tieredstore.offline.export.ledger import LEDGER  # noqa: PLC0415 - as below
+    from tieredstore.offline.export.export_directory import (  # noqa: PLC0415 - as below
+        LEDGER,
+        ExportPlace,
+        directory_at,
+    )
 
-    if is_there(directory / LEDGER):
+    if LEDGER in directory_at(ExportPlace.of(location, config)).entries():
         raise ConfigError(
             f"{directory} holds an export of one broker: name another directory for several"
         )
-    parts = [f"{key}={partition_value(str(value))}" for key, value in origin.items()]
-    return directory.joinpath(*parts)
+    for key, value in origin.items():
+        location /= f"{key}={partition_value(str(value))}"
+    return location
 
 
 def _run(
@@ -141,21 +147,21 @@ def _show_export(export: "Export | TableExport") -> None:
         click.echo(text, err=True)
 
 
-def _into_directory(directory: Path | None, planned: dict[str, Any]) -> "Export":
+def _into_directory(directory: str, origin: Row, planned: dict[str, Any]) -> "Export":
     """The export into Parquet files.
 
     Raises:
         ConfigError: pyarrow is not installed.
-        and as `planned_export`.
+        and as `_place_of` and `planned_export`.
     """
-    assert directory is not None
     try:
         from tieredstore.offline.export.job import planned_export  # noqa: PLC0415 - needs Arrow
     except ModuleNotFoundError as error:
         if error.name != "pyarrow":
             raise
         raise ConfigError("export needs pyarrow: pip install 'tieredstore[arrow]'") from error
-    return planned_export(directory=directory, **planned)
+    location = _place_of(directory, origin, planned["config"])
+    return planned_export(directory=location, **planned)
 
 
 def _into_table(name: str, planned: dict[str, Any]) -> "TableExport":

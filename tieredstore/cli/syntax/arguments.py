@@ -111,6 +111,8 @@ class TopicsType(click.ParamType[frozenset[str]]):
 
 
 GIVEN_PATH = GivenPath(path_type=Path)
+GIVEN_PLACE = GivenPath(path_type=str)
+"""A directory, or a URL."""
 MOMENT = MomentType()
 TOPIC = TopicType()
 TOPICS = TopicsType()

@@ -8,6 +8,7 @@ import click
 from tieredstore.cli.invocation import done_by
 from tieredstore.cli.syntax.arguments import (
     GIVEN_PATH,
+    GIVEN_PLACE,
     MOMENT,
     OFFSET_MAX,
     QUEUE,
@@ -171,7 +172,7 @@ def compact() -> None:
 
 
 @click.command("export")
-@click.argument("directory", type=GIVEN_PATH, required=False)
+@click.argument("directory", type=GIVEN_PLACE, required=False)
 @click.option(
     "--iceberg",
     "table",
@@ -243,7 +244,8 @@ def compact() -> None:
 def export() -> None:
     """Write messages into DIRECTORY as Parquet files, bodies decompressed, properties as a map.
 
-    The files are DIRECTORY/topic=TOPIC/day=YYYY-MM-DD/*.parquet, by the day in UTC when the broker
+    DIRECTORY may be a URL, such as s3://bucket/prefix, or one of any file system of fsspec. The
+    files are DIRECTORY/topic=TOPIC/day=YYYY-MM-DD/*.parquet, by the day in UTC when the broker
     stored the messages. An interrupted run is continued by the next one; a run on a complete
     export adds the new messages, each exactly once. With --iceberg they go into a table, by
     snapshots of 4 GiB of logs. With --broker '*' each broker has an export of its own, in

@@ -4,13 +4,10 @@
 # pyright: reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 # pyarrow ships no types.
-import os
 import re
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
@@ -19,8 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from provider.names import is_there
-from provider.posix.files import sync_directory
+from tieredstore.offline.export.export_directory import ExportDirectory, NewFile
 
 DAY_MS = 86_400_000
 NO_DAY = "__HIVE_DEFAULT_PARTITION__"
@@ -30,7 +26,6 @@ ROW_GROUP_BYTES = 32 << 20
 ROW_GROUP_ROWS_MAX = 1 << 20
 DAYS_OPEN_MAX = 8
 """Days with an open file. Messages come nearly in the order of their times, so a task has few."""
-TEMPORARY_SUFFIX = ".tmp"
 Days = np.ndarray[Any, np.dtype[np.int64]]
 """Of some rows: the day of each, counted from 1970."""
 _FIRST_DAY, _LAST_DAY = (date.min - date(1970, 1, 1)).days, (date.max - date(1970, 1, 1)).days
@@ -45,7 +40,9 @@ class WrittenFile(NamedTuple):
     bytes: int
 
 
-_FILE = re.compile(r"([0-9]+-[0-9]{20}-[0-9]{6})(?:-[0-9]+)?\.parquet")
+_FILE = re.compile(
+    r"(topic=[^/]*)/day=[^/]*/([0-9]+-[0-9]{20}-[0-9]{6})(?:-[0-9]+)?\.parquet", re.DOTALL
+)
 SAID, ROWS = b"tieredstore.task", "rows"
 """Key in the footers of a task's last files: JSON of what it did, and the rows of all its files."""
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
@@ -72,21 +69,20 @@ def partition_value(text: str) -> str:
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
-def files_by_task(directory: Path) -> dict[str, list[str]]:
+def files_by_task(directory: ExportDirectory) -> dict[str, list[str]]:
     """Paths below an export's directory of all its files, by `topic=TOPIC/` and `DayFiles.name`.
 
     One listing of the whole directory.
     """
     found: dict[str, list[str]] = {}
-    for path in sorted(directory.glob("topic=*/day=*/*.parquet")):
-        if of_task := _FILE.fullmatch(path.name):
-            topic, *_ = parts = path.relative_to(directory).parts
-            found.setdefault(f"{topic}/{of_task[1]}", []).append("/".join(parts))
+    for name in directory.names():
+        if of_task := _FILE.fullmatch(name):
+            found.setdefault(f"{of_task[1]}/{of_task[2]}", []).append(name)
     return found
 
 
 def whole_before(
-    directory: Path, paths: Sequence[str]
+    directory: ExportDirectory, paths: Sequence[str]
 ) -> tuple[list[WrittenFile], dict[str, Any]] | None:
     """The files at these paths, all of one task, and what the task said; None if some are missing.
 
@@ -96,8 +92,11 @@ def whole_before(
     files: list[WrittenFile] = []
     said: dict[str, Any] = {}
     for path in paths:
-        footer = pq.read_metadata(directory / path)
-        files.append(WrittenFile(path, footer.num_rows, (directory / path).stat().st_size))
+        found = directory.footer(path)
+        if found is None:
+            return None
+        footer, size = found
+        files.append(WrittenFile(path, footer.num_rows, size))
         said |= orjson.loads((footer.metadata or {}).get(SAID, b"{}"))
     rows = said.pop(ROWS, None)
     return (files, said) if rows == sum(file.rows for file in files) else None
@@ -126,13 +125,13 @@ def rows_by_day(batch: pa.RecordBatch, days: Days) -> Iterator[tuple[int, pa.Rec
 class DayFiles:
     """Writes messages of one topic into files by day of their store time, in UTC.
 
-    A file is written under a temporary name, synced and renamed, so no reader sees a partial file.
-    The same messages in the same batches give the same bytes. Memory: `ROW_GROUP_BYTES` a day.
+    No reader sees a partial file. The same messages in the same batches give the same bytes.
+    Memory: `ROW_GROUP_BYTES` a day, and at a URL the files that are open.
     """
 
     def __init__(
         self,
-        directory: Path,
+        directory: ExportDirectory,
         topic: str,
         name: str,
         schema: pa.Schema,
@@ -157,7 +156,6 @@ class DayFiles:
         self._schema = schema
         self._said = said
         self._rows = 0
-        self._nonce = secrets.token_hex(4)
         self._open: dict[int, _OpenFile] = {}
         self._parts: dict[int, int] = {}
         self.written: list[WrittenFile] = []
@@ -189,29 +187,26 @@ class DayFiles:
         if day not in self._open:
             if len(self._open) == DAYS_OPEN_MAX:
                 self._complete(next(iter(self._open)))
-            partition = self._directory / self._partition(day)
-            partition.mkdir(parents=True, exist_ok=True)
-            hidden = partition / f".{self._name}.{self._nonce}{TEMPORARY_SUFFIX}"
-            self._open[day] = _OpenFile(hidden, self._schema)
+            part = self._parts.get(day, 0)
+            self._parts[day] = part + 1
+            name = f"{self._name}{f'-{part}' if part else ''}.parquet"
+            path = f"{self._partition(day)}/{name}"
+            self._open[day] = _OpenFile(self._directory, path, self._schema)
         return self._open[day]
 
     def _complete(self, day: int, said: bytes = b"") -> None:
-        file = self._open.pop(day)
-        part = self._parts.get(day, 0)
-        self._parts[day] = part + 1
-        name = f"{self._name}{f'-{part}' if part else ''}.parquet"
-        path = f"{self._partition(day)}/{name}"
-        rows, size = file.complete(self._directory / path, said)
-        self.written.append(WrittenFile(path, rows, size))
+        self.written.append(self._open.pop(day).complete(said))
 
 
 class _OpenFile:
-    """A file under its temporary name."""
+    """A file that has not its name yet."""
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    def __init__(self, directory: ExportDirectory, path: str, schema: pa.Schema) -> None:
+        self._directory = directory
         self._path = path
         self._schema = schema
-        self._writer = pq.ParquetWriter(path, schema, compression="zstd")
+        self._made: NewFile = directory.new_file(path)
+        self._writer = pq.ParquetWriter(self._made.sink, schema, compression="zstd")
         self._held: list[pa.RecordBatch] = []
         self._held_rows = 0
         self._held_bytes = 0
@@ -226,8 +221,8 @@ class _OpenFile:
         if self._held_bytes >= ROW_GROUP_BYTES or self._held_rows >= ROW_GROUP_ROWS_MAX:
             self._flush()
 
-    def complete(self, target: Path, said: bytes) -> tuple[int, int]:
-        """Give the file its name, durably. Return the rows and bytes of what has the name.
+    def complete(self, said: bytes) -> WrittenFile:
+        """Give the file its name, durably. Return what has the name.
 
         A file of an earlier attempt stays where it has more rows: messages left the tier since.
         """
@@ -235,23 +230,17 @@ class _OpenFile:
         if said:
             self._writer.add_key_value_metadata({SAID: said})
         self._writer.close()
-        if is_there(target):
-            rows = pq.read_metadata(target).num_rows
-            if rows > self._rows:
-                self._path.unlink()
-                return rows, target.stat().st_size
-        with self._path.open("rb") as file:
-            os.fsync(file.fileno())
-        size = self._path.stat().st_size
-        self._path.replace(target)
-        sync_directory(str(target.parent))
-        return self._rows, size
+        before = self._directory.footer(self._path)
+        if before is not None and before[0].num_rows > self._rows:
+            self._made.discard()
+            return WrittenFile(self._path, before[0].num_rows, before[1])
+        return WrittenFile(self._path, self._rows, self._made.complete())
 
     def remove(self) -> None:
         """Give it up."""
         with suppress(Exception):  # what was held is lost on purpose
             self._writer.close()
-        self._path.unlink(missing_ok=True)
+        self._made.discard()
 
     def _flush(self) -> None:
         if self._held:

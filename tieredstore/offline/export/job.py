@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from container.errors import InUse
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from tieredstore.config.effective import Config
+from tieredstore.config.location import Location
 from tieredstore.offline.export.day_files import files_by_task, partition_of
-from tieredstore.offline.export.ledger import DoneTask, Ledger, PlannedRun, PlannedTask
+from tieredstore.offline.export.export_directory import ExportPlace, directory_at
+from tieredstore.offline.export.ledger import DoneTask, Ledger, PlannedRun, PlannedTask, met
 from tieredstore.offline.export.options import (
     NO_SKIPS,
     ExportOptions,
@@ -20,7 +21,6 @@ from tieredstore.offline.export.options import (
     Skips,
     Target,
     TaskRead,
-    check_directory,
     columns_of,
     gone,
     gone_of,
@@ -90,7 +90,8 @@ class Export:
 
     def __init__(
         self,
-        directory: Path,
+        ledger: Ledger,
+        name: str,
         about: Mapping[str, Any],
         tasks: Sequence[ExportTask],
         *,
@@ -100,12 +101,16 @@ class Export:
         gone: Sequence[Gone] = (),
         refused: Sequence[str] = (),
     ) -> None:
-        """`seen`: the newest run when this one was planned; `done`: tasks that need no doing."""
+        """`seen`: the newest run when this one was planned; `done`: tasks that need no doing.
+
+        `name`: of the directory, for errors.
+        """
         self.refused = refused
         """Sentences of queues that the export takes no more messages of."""
         self.gone = gone
         """Messages that expired between the previous run and this one."""
-        self._directory = directory
+        self._ledger = ledger
+        self._name = name
         self._about = about
         self._planned = planned
         self._tasks = tasks
@@ -147,14 +152,14 @@ class Export:
         before = len(self._done)
         if not self._tasks and self._planned.number > 1:
             return ExportReport(self._planned.number, 0, 0, ())
-        with Ledger(self._directory) as ledger:
-            ledger.begin(self._about)
+        ledger = self._ledger
+        with ledger.locked():
             last = ledger.last_run()
-            if last is not None and last != self._seen:
-                raise InUse("another process has written this export meanwhile: try again",
-                            str(self._directory))  # fmt: skip
-            ledger.remove_remains()
-            ledger.plan(self._planned)
+            if last != self._seen:
+                raise met(self._name)
+            ledger.begin(self._about)
+            if last != self._planned:
+                ledger.plan(self._planned)
             waiting = self.waiting
 
             missing = engine.map_group(
@@ -202,7 +207,7 @@ def report_of(
 
 def planned_export(
     config: Config,
-    directory: Path,
+    directory: Location,
     options: ExportOptions,
     *,
     split_bytes: int = SPLIT_BYTES,
@@ -221,20 +226,19 @@ def planned_export(
 
     Raises:
         ConfigError: the options or the tier differ from those of the first run; or the directory
-            holds other files, or is a URL.
+            holds other files.
         NotFound: there is no tier, or a new export names a missing topic.
         and as `planning.plan`.
     """
-    check_directory(directory)
-    ledger, target = Ledger(directory), Target("directory", str(directory))
+    place, target = ExportPlace.of(directory, config), Target("directory", str(directory))
+    ledger = Ledger(files := directory_at(place), str(directory))
     about = ledger.about()
     if about is not None:
         options = ExportOptions.kept(about).given_again(options, target)
     columns = columns_of(options)
     last = ledger.last_run()
     reached: Mapping[QueueId, Reached] = {} if last is None else last.reached
-    java = None if java_metadata is None else str(java_metadata)
-    with OpenTier(lambda: config, java, naming=naming) as tier:
+    with OpenTier(lambda: config, java_metadata and str(java_metadata), naming=naming) as tier:
         source = ExportSource.of(tier.state())
         if about is not None:
             ExportSource.kept(about).refuse_other(source, target)
@@ -255,13 +259,14 @@ def planned_export(
         missed = gone(queues.there.values(), reached)
         planned, done = _next_run(found, wanted, last), {}
     whole = ExportTask(
-        str(directory.absolute()), planned.number, 0, QueueId("", 0), 0, (0, 0), None, columns,
+        place, planned.number, 0, QueueId("", 0), 0, (0, 0), None, columns,
         options.tags or (), skips, (), about is not None and PARTITIONS not in about,
     )  # fmt: skip
-    before = files_by_task(directory) if goes_on else {}
+    before = files_by_task(files) if goes_on else {}
     tasks = _tasks(whole, planned, found, options, done=done, before=before)
     return Export(
-        directory,
+        ledger,
+        str(directory),
         about or {**source.as_kept(), "options": asdict(options), PARTITIONS: "hive"},
         tasks,
         planned=planned,

@@ -5,31 +5,33 @@
     _tieredstore/done-000001/000017   the files of task 17 of the first run
     _tieredstore/lock                 held by the process that writes the export
 
+The plan of a run has all that the runs before it did: it replaces their plans and finished tasks.
+
 A task is done once its `done` file exists, which is written after the task's files. Readers of
 partitioned tables skip names that begin with `_` or `.`.
 """
 
-import fcntl
-import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 import orjson
 
 from container.errors import InUse
 from container.names.queue_id import QueueId
-from provider.errors import Corrupt
-from provider.names import is_directory, is_there
-from provider.posix.files import sync_directory
+from provider.errors import AlreadyExists, Corrupt
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.export.day_files import TEMPORARY_SUFFIX, WrittenFile
+from tieredstore.offline.export.day_files import WrittenFile
+from tieredstore.offline.export.export_directory import LEDGER, ExportDirectory
 from tieredstore.offline.export.options import Reached
 from tieredstore.offline.scan.split import NOT_KNOWN, Seen
 
-LEDGER = "_tieredstore"
+ABOUT = f"{LEDGER}/export.json"
 FORMAT = 1
+_PLAN = re.compile(rf"{LEDGER}/plan-([0-9]+)\.json")
+_DONE = re.compile(rf"{LEDGER}/done-([0-9]+)/([0-9]+)")
 
 
 class PlannedTask(NamedTuple):
@@ -105,20 +107,31 @@ class DoneTask(NamedTuple):
 
 
 class Ledger:
-    """The export in a directory. Nothing is written before `begin`."""
+    """The export in a directory. Nothing is written before `locked`."""
 
-    def __init__(self, directory: Path) -> None:
-        self._root = directory / LEDGER
+    def __init__(self, directory: ExportDirectory, name: str) -> None:
+        """`name`: of the directory, for errors."""
         self._directory = directory
-        self._lock = -1
+        self._name = name
+        self._holders = 0
 
-    def __enter__(self) -> Self:
-        return self
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Keep other writers out during a block, which may have further such blocks in it.
 
-    def __exit__(self, *_: object) -> None:
-        fd, self._lock = self._lock, -1
-        if fd >= 0:
-            os.close(fd)
+        Raises:
+            InUse: another process writes this export.
+            OSError, Denied, Unavailable: the directory cannot be written.
+        """
+        if self._holders:
+            yield
+            return
+        with self._directory.lock():
+            self._holders += 1
+            try:
+                yield
+            finally:
+                self._holders -= 1
 
     def about(self) -> dict[str, Any] | None:
         """Return the tier and the options of the export; None if the directory has none.
@@ -127,58 +140,45 @@ class Ledger:
             ConfigError: a newer version wrote it, or the directory holds other files.
             Corrupt: the ledger is damaged.
         """
-        path = self._root / "export.json"
-        try:
-            raw = path.read_bytes()
-        except FileNotFoundError:
-            entries = self._directory.iterdir() if is_directory(self._directory) else ()
-            if any(entry.name != LEDGER for entry in entries):
+        raw = self._directory.read(ABOUT)
+        if raw is None:
+            if any(entry != LEDGER for entry in self._directory.entries()):
                 raise ConfigError(
-                    f"{self._directory} is not empty, and holds no export: name another directory"
-                ) from None
+                    f"{self._name} is not empty, and holds no export: name another directory"
+                )
             return None
-        found = _parsed(raw, path)
+        found = _parsed(raw, ABOUT)
         if found.get("format") != FORMAT:
             raise ConfigError(
-                f"{self._directory} holds an export of format {found.get('format')}: install a "
+                f"{self._name} holds an export of format {found.get('format')}: install a "
                 f"newer tieredstore"
             )
         return found["about"]
 
     def begin(self, about: Mapping[str, Any]) -> None:
-        """Take the directory for this process, and say what the export is about.
+        """Record what the export is about, once; remove what a killed run has left.
 
         Raises:
-            InUse: another process writes this export.
-            OSError: the directory cannot be written.
+            OSError, Denied, Unavailable: the directory cannot be written.
         """
-        self._root.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InUse(
-                "another process writes this export: wait until it has ended", str(self._directory)
-            ) from error
-        path = self._root / "export.json"
-        if not is_there(path):
-            _write(path, {"format": FORMAT, "about": dict(about)})
+        self._directory.remove_remains()
+        if self._directory.read(ABOUT) is None:
+            self._directory.write(ABOUT, orjson.dumps({"format": FORMAT, "about": dict(about)}))
 
     def last_run(self) -> PlannedRun | None:
         """The newest run that was planned."""
-        paths = sorted(self._root.glob("plan-*.json"))
-        if not paths:
-            return None
-        found = _parsed(paths[-1].read_bytes(), paths[-1])
-        rows = found["offsets"]
-        offsets = {QueueId(topic, one): (a, b) for topic, one, a, b, *_ in rows}
-        reached = {QueueId(row[0], row[1]): Reached(*row[3:]) for row in rows}
-        seen = Seen.kept(found)
-        tasks = [PlannedTask(QueueId(row[0], row[1]), *row[2:]) for row in found["tasks"]]
-        return PlannedRun(found["number"], offsets, tasks, reached, seen)
+        while plans := self._found(_PLAN):
+            name = plans[-1].string
+            if (raw := self._directory.read(name)) is not None:  # else the next run replaced it
+                return _run_of(_parsed(raw, name))
+        return None
 
     def plan(self, run: PlannedRun) -> None:
-        """Keep what a run is to write."""
+        """Record what a run is to write, then remove the records of the runs before.
+
+        Raises:
+            InUse: another process has planned this run.
+        """
         offsets = [
             [*queue, *span, run.reached[queue].generation]
             for queue, span in sorted(run.offsets.items())
@@ -186,54 +186,54 @@ class Ledger:
         tasks = [[*task.queue, *task[1:]] for task in run.tasks]
         found = {"number": run.number, "offsets": offsets, "tasks": tasks}
         found |= run.seen.as_kept()
-        self._done(run.number).mkdir(exist_ok=True)
-        _write(self._root / f"plan-{run.number:06d}.json", found)
+        try:
+            self._directory.create(f"{LEDGER}/plan-{run.number:06d}.json", orjson.dumps(found))
+        except AlreadyExists as error:
+            raise met(self._name) from error
+        for one in [*self._found(_DONE), *self._found(_PLAN)]:
+            if int(one[1]) < run.number:
+                self._directory.remove(one.string)
 
     def done(self, run: int) -> dict[int, DoneTask]:
         """The tasks of a run that are done, by number."""
         found: dict[int, DoneTask] = {}
-        for path in sorted(self._done(run).glob("[0-9]*")):
-            if path.name.isdecimal():
-                row = _parsed(path.read_bytes(), path)
+        for one in self._found(_DONE):
+            raw = self._directory.read(one.string) if int(one[1]) == run else None
+            if raw is not None:
+                row = _parsed(raw, one.string)
                 files = tuple(WrittenFile(*file) for file in row["files"])
-                found[int(path.name)] = DoneTask.of(row, files)
+                found[int(one[2])] = DoneTask.of(row, files)
         return found
 
-    def remove_remains(self) -> int:
-        """Delete what a run that was ended in the middle left under temporary names."""
-        count = 0
-        for pattern in (f"topic=*/day=*/.*{TEMPORARY_SUFFIX}", f"{LEDGER}/**/.*{TEMPORARY_SUFFIX}"):
-            for path in self._directory.glob(pattern):
-                path.unlink(missing_ok=True)
-                count += 1
-        return count
-
-    def _done(self, run: int) -> Path:
-        return self._root / f"done-{run:06d}"
+    def _found(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+        names = self._directory.names(LEDGER)
+        return [found for name in names if (found := pattern.fullmatch(name))]
 
 
-def write_done(directory: Path, run: int, number: int, done: DoneTask) -> None:
+def met(name: str) -> InUse:
+    """Return the error of a run that met another one."""
+    return InUse("another process has written this export meanwhile: try again", name)
+
+
+def write_done(directory: ExportDirectory, run: int, number: int, done: DoneTask) -> None:
     """Record that a task is done; its files are durable. By the worker that did it."""
-    path = directory / LEDGER / f"done-{run:06d}" / f"{number:06d}"
-    _write(path, {"files": [list(one) for one in done.files], **done.counts})
+    row = {"files": [list(one) for one in done.files], **done.counts}
+    directory.write(f"{LEDGER}/done-{run:06d}/{number:06d}", orjson.dumps(row))
 
 
-def _write(path: Path, value: object) -> None:
-    """A small file, whole or not there."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-    with hidden.open("wb") as file:
-        file.write(orjson.dumps(value))
-        file.flush()
-        os.fsync(file.fileno())
-    hidden.replace(path)
-    sync_directory(str(path.parent))
+def _run_of(found: Mapping[str, Any]) -> PlannedRun:
+    rows = found["offsets"]
+    offsets = {QueueId(topic, one): (a, b) for topic, one, a, b, *_ in rows}
+    reached = {QueueId(row[0], row[1]): Reached(*row[3:]) for row in rows}
+    tasks = [PlannedTask(QueueId(row[0], row[1]), *row[2:]) for row in found["tasks"]]
+    return PlannedRun(found["number"], offsets, tasks, reached, Seen.kept(found))
 
 
-def _parsed(raw: bytes, path: Path) -> dict[str, Any]:
+def _parsed(raw: bytes, name: str) -> dict[str, Any]:
     try:
         found: Any = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise Corrupt(f"the ledger of the export is damaged: {error}", str(path), 0) from error
+        raise Corrupt(f"the ledger of the export is damaged: {error}", name, 0) from error
     if not isinstance(found, dict):
-        raise Corrupt("the ledger of the export is damaged", str(path), 0)
+        raise Corrupt("the ledger of the export is damaged", name, 0)
     return cast("dict[str, Any]", found)

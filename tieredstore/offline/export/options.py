@@ -1,10 +1,8 @@
 """Options of an export, and the comparison with those of an earlier run."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
 from container.lookup.coverage import merged, without
@@ -19,7 +17,6 @@ from tieredstore.offline.scan.split import Seen
 from tieredstore.offline.tables.open_tier import OpenTier
 from tieredstore.reader.arrow import import_arrow
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 TOPIC = "topic"
 """The column that is in the names of directories, and so in no Parquet file of an export."""
 PARTITIONS = (TOPIC, "day")
@@ -89,20 +86,6 @@ class ExportOptions:
                     f"{said(value)}: name another {target.kind}, or give no such option to go on"
                 )
         return self
-
-
-def check_directory(directory: Path) -> None:
-    """Refuse a URL, which would become the name of a directory on this machine.
-
-    Raises:
-        ConfigError: it is one.
-    """
-    if _URL.match(str(directory)):
-        url = str(directory).replace(":/", "://", 1)  # a Path has one slash of the two
-        raise ConfigError(
-            f"an export is written into a directory, not to {url}: name one that all workers see, "
-            f"such as a mounted bucket, or write a table of a warehouse there with --iceberg"
-        )
 
 
 def columns_of(options: ExportOptions) -> tuple[str, ...]:

@@ -7,7 +7,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,11 @@ from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from provider.sequential import ByteSource
 from tieredstore.offline.export.day_files import DAY_MS, DayFiles, Days, WrittenFile, whole_before
+from tieredstore.offline.export.export_directory import (
+    ExportDirectory,
+    ExportPlace,
+    directory_at,
+)
 from tieredstore.offline.export.ledger import DoneTask, write_done
 from tieredstore.offline.export.options import NO_SKIPS, Skips, Span
 from tieredstore.offline.jobs.engine import Piece
@@ -34,8 +38,8 @@ STORE_TIMESTAMP, TAGS = "store_timestamp", "tags"
 class ExportTask:
     """A split of an export. Can be pickled."""
 
-    directory: str
-    """Of the export; the same place for all workers."""
+    place: ExportPlace
+    """Of the export; the same for all workers."""
     run: int
     number: int
     queue: QueueId
@@ -99,27 +103,28 @@ def export_task(task: ExportTask) -> DoneTask:
     Raises:
         Corrupt: a message is damaged, and damage is not passed over; the task is not done.
         BytesMissing: published bytes are not in the storage; the task is not done.
-        Unavailable, Denied: as `scan`.
+        Unavailable, Denied: as `scan`, or of the export's own place.
         OSError: the directory cannot be written.
     """
-    done = _done_before(task)
+    directory = directory_at(task.place)
+    done = _done_before(task, directory)
     if done is None:
         nothing = DoneTask((), 0, task.gone)
-        done = nothing if task.split is None else _written(task, task.split)
-    write_done(Path(task.directory), task.run, task.number, done)
+        done = nothing if task.split is None else _written(task, task.split, directory)
+    write_done(directory, task.run, task.number, done)
     return done
 
 
-def _done_before(task: ExportTask) -> DoneTask | None:
+def _done_before(task: ExportTask, directory: ExportDirectory) -> DoneTask | None:
     """The result of an earlier attempt that ended when its files were there, but for the line."""
-    found = whole_before(Path(task.directory), task.before) if task.before else None
+    found = whole_before(directory, task.before) if task.before else None
     return None if found is None else DoneTask.of(found[1], found[0])
 
 
-def _written(task: ExportTask, split: Split) -> DoneTask:
+def _written(task: ExportTask, split: Split, directory: ExportDirectory) -> DoneTask:
     scanned = ExportScan(split, task.offsets, task.columns, task.tags, task.skips, [*task.gone])
     files = DayFiles(
-        Path(task.directory),
+        directory,
         task.queue.topic,
         task.name,
         schema_of(task.columns),
