@@ -36,8 +36,14 @@ JAVA_OPENS = (
     "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
-SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
-"""For processes of a minute: the optimising compiler and its threads cost more than they save."""
+SHORT_LIVED = (
+    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"),
+    "-Dtls.server.mode=disabled",
+)
+"""For processes of a minute: the optimising compiler and its threads cost more than they save.
+
+Servers would make a key for TLS before they start, and no client of a broker here uses TLS.
+"""
 
 
 class JavaMissing(Exception):

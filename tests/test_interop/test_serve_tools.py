@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.patience import HANGS_AFTER_S
 from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
-from tests.test_interop.test_serve import places, serving
+from tests.test_interop.test_serve import by_command, places, serving
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.nightly, pytest.mark.timeout(HANGS_AFTER_S)]
 
@@ -62,17 +61,6 @@ def lines(said: str) -> list[str]:
     """Lines in order, without what is of one source alone, and the width of columns."""
     found = (" ".join(OF_SOURCE.sub("...", line).split()) for line in said.splitlines())
     return sorted(line for line in found if line and not line.startswith(INTERNAL))
-
-
-def by_command(
-    run: Callable[..., str], directory: Path, address: str, commands: Sequence[str]
-) -> dict[str, str]:
-    """What each command prints in one process of Java."""
-    directory.mkdir()
-    given = [one.format(address=address, directory=directory / "export") for one in commands]
-    (directory / "in").write_text("".join(f"{one.replace(' ', chr(9))}\n" for one in given))
-    run("Admin", str(directory / "in"), str(directory))
-    return {one: (directory / str(number)).read_text() for number, one in enumerate(commands)}
 
 
 def narrow(topics: Path) -> None:

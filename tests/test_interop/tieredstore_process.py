@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.cli import run
 from tests.support.patience import Patience, completed, ended, wait_until
 
 POLL_S = 0.5
@@ -24,8 +25,10 @@ class Tieredstore:
     """A directory, or a URL."""
 
     def command(self, *arguments: str) -> list[str]:
-        options = ["--conf", str(self.conf), "-D", f"tieredStoreFilePath={self.tier}"]
-        return [sys.executable, "-m", "tieredstore.cli.main", *options, *arguments]
+        return [sys.executable, "-m", "tieredstore.cli.main", *self._options(), *arguments]
+
+    def _options(self) -> list[str]:
+        return ["--conf", str(self.conf), "-D", f"tieredStoreFilePath={self.tier}"]
 
     def attempt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end, whatever that is."""
@@ -48,6 +51,15 @@ class Tieredstore:
             queues.setdefault(row["queue_id"], []).append(row)
         return queues
 
+    def committed(self) -> dict[tuple[str, int], int]:
+        """Commit offsets by topic and queue number; none where there is no tier yet.
+
+        Asked in this process, for those who wait ask often.
+        """
+        done = run(*self._options(), "topics", "--json", status=None)
+        rows = [] if done.status else done.rows
+        return {(row["topic"], row["queue_id"]): row["commit_offset"] for row in rows}
+
     def wait_for(
         self, ends: Mapping[tuple[str, int], int], follower: subprocess.Popen[bytes]
     ) -> None:
@@ -56,12 +68,7 @@ class Tieredstore:
 
         def is_there() -> bool:
             assert follower.poll() is None, f"the follower ended with {follower.returncode}"
-            done = self.attempt("topics", "--json")
-            if done.returncode == 0:
-                rows = [json.loads(line) for line in done.stdout.splitlines()]
-                committed.update(
-                    {(row["topic"], row["queue_id"]): row["commit_offset"] for row in rows}
-                )
+            committed.update(self.committed())
             return all(committed.get(queue, 0) >= end for queue, end in ends.items())
 
         wait_until(
