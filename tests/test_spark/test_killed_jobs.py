@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.timeout(HANGS_AFTER_S),
 ]
 
-ROUNDS = int(os.environ.get("KILLS") or by_level(quick=1, full=5, nightly=5))
+ROUNDS = int(os.environ.get("KILLS") or by_level(quick=1, full=2, nightly=5))
 """Jobs whose workers are killed, in one session; and drivers that are killed, each of which has a
 Java machine of its own."""
 KILLS_MAX = 3
@@ -46,7 +46,9 @@ PORTIONS = 2
 """Writes of a job, each of half of the messages."""
 EACH = 200
 """Messages of a queue."""
-MASTERS = ["local[*,4]", "local-cluster[2,1,1024]"]
+LOCAL = "local[*,4]"
+MASTERS = [LOCAL, pytest.param("local-cluster[2,1,1024]", marks=pytest.mark.nightly)]
+"""A cluster has three Java machines for each job."""
 CLASSES = "classes.jsa"
 PROGRAM = """
 import sys
@@ -156,7 +158,7 @@ def program(tmp_path_factory: pytest.TempPathFactory, spark: "SparkSession") -> 
     path.write_text(PROGRAM)
     tier = GrowingTier(place)
     tier.grow(EACH)
-    job = job_of(path, MASTERS[0], work.__name__, tier, place / "places")
+    job = job_of(path, LOCAL, work.__name__, tier, place / "places")
     job.environment["JDK_JAVA_OPTIONS"] = f"-XX:ArchiveClassesAtExit={path.with_name(CLASSES)}"
     done = completed(job.command, env=job.environment, cwd=place)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

@@ -394,8 +394,13 @@ def is_wanted(form: str, row: Row, before: list[Row]) -> bool:
 STEPS = ["before the sink", "after the sink", "after the commit"]
 
 
-BY_DAY = {("earliest", 0, step) for step in STEPS} | {(form, 0, STEPS[-1]) for form in FORMS}
-"""Every step and every form once; the plan of a killed batch is that of its form."""
+BY_DAY = {("earliest", 0, step) for step in STEPS} | {
+    (form, 0, STEPS[-1]) for form in ("latest", "offsets", "time ago")
+}
+"""Every step, and every kind of form, once; the plan of a killed batch is that of its form.
+
+A reader without Spark begins at a time by day, too.
+"""
 
 
 @pytest.mark.parametrize(
