@@ -2,9 +2,12 @@
 # The public names by purpose, for type checkers, and for `__init__.py`, which reads this file.
 
 # Reading:
-from tieredstore.reader.readable_tier import open as open  # noqa: A004 - as in zarr, gzip or rasterio
+from tieredstore.reader.readable_tiers import open as open  # noqa: A004 - as in zarr, gzip or rasterio
 from tieredstore.reader.readable_tier import ReadableTier as ReadableTier
+from tieredstore.reader.readable_tiers import ReadableTiers as ReadableTiers
 from tieredstore.message import Message as Message
+from tieredstore.message import Origin as Origin
+from tieredstore.reader.readable_tiers import FoundByKey as FoundByKey
 from tieredstore.metrics.summary import QueueSummary as QueueSummary
 from container.metadata.records import Gap as Gap
 from tieredstore.reader.cursor import QueueCursor as QueueCursor

@@ -1,13 +1,13 @@
 """Messages as a program reads them: body decompressed, properties by name."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from html import escape
 from ipaddress import IPv6Address
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,17 @@ from container.record.message import MessageDecoder, StoredMessage, tags_in
 from container.record.properties import KEYS, TAGS, UNIQ_KEY
 from provider.object_store import Buffer
 
+OnBrokerFailure = Callable[[str, str, Exception], None]
+"""Callback for cluster, broker and error of one of several brokers, which cannot be read."""
 BODY_SHOWN = 1000
 """Bytes of a body that a notebook shows."""
+
+
+class Origin(NamedTuple):
+    """The broker of a message."""
+
+    cluster: str
+    broker: str
 
 
 class Message(tuple[Any, ...]):

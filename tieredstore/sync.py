@@ -15,17 +15,18 @@ and `tieredstore.TieredMessageStore` document meaning, cost and errors of each c
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 import tieredstore
 from container.errors import Finding
-from tieredstore.message import Message
+from tieredstore.message import Message, OnBrokerFailure, Origin
 from tieredstore.reader.arrow import RecordBatchReader, import_arrow
 from tieredstore.reader.cursor import Moment, OnDamage, OnGap, Wanted
 from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.reader.readable_tiers import ReadableTiers
 from tieredstore.threaded import Threaded, blocking
 
 if TYPE_CHECKING:  # a program that only reads loads no code that writes
@@ -33,10 +34,33 @@ if TYPE_CHECKING:  # a program that only reads loads no code that writes
     from tieredstore.store.levels import Level
     from tieredstore.sync_owners import SyncFollower, SyncPosition, SyncStore
 
-__all__ = ["SyncFollower", "SyncPosition", "SyncStore", "SyncTier", "follow", "open", "open_store"]
+__all__ = [
+    "SyncFollower",
+    "SyncPosition",
+    "SyncStore",
+    "SyncTier",
+    "SyncTiers",
+    "follow",
+    "open",
+    "open_store",
+]
 
 
-def open(  # noqa: A001 - as `tieredstore.open`
+@overload
+def open(  # noqa: A001 - below
+    where: str | os.PathLike[str] | None = None,
+    *,
+    cluster: str | None = None,
+    broker: Literal["*"] | list[str] | tuple[str, ...],
+    conf: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+    damaged: bool = False,
+    on_broker_failure: OnBrokerFailure | None = None,
+) -> "SyncTiers": ...
+
+
+@overload
+def open(  # noqa: A001 - below
     where: str | os.PathLike[str] | None = None,
     *,
     cluster: str | None = None,
@@ -45,22 +69,36 @@ def open(  # noqa: A001 - as `tieredstore.open`
     settings: Mapping[str, object] | None = None,
     java_metadata: str | os.PathLike[str] | None = None,
     damaged: bool = False,
-) -> "SyncTier":
+) -> "SyncTier": ...
+
+
+def open(  # noqa: A001 - as `tieredstore.open`
+    where: str | os.PathLike[str] | None = None,
+    *,
+    cluster: str | None = None,
+    broker: str | list[str] | tuple[str, ...] | None = None,
+    conf: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+    java_metadata: str | os.PathLike[str] | None = None,
+    damaged: bool = False,
+    on_broker_failure: OnBrokerFailure | None = None,
+) -> "SyncTier | SyncTiers":
     """Open a tier for reading, at once; arguments and errors as `tieredstore.open`.
 
-    Use it in a `with` block, or call `close`.
+    With `broker="*"` or a list those of several brokers. Use it in a `with` block, or call `close`.
     """
-    return SyncTier(
-        tieredstore.open(
-            where,
-            cluster=cluster,
-            broker=broker,
-            conf=conf,
-            settings=settings,
-            java_metadata=java_metadata,
-            damaged=damaged,
-        )
+    call = cast("Callable[..., ReadableTier | ReadableTiers]", tieredstore.open)  # not one overload
+    opened = call(
+        where,
+        cluster=cluster,
+        broker=broker,
+        conf=conf,
+        settings=settings,
+        java_metadata=java_metadata,
+        damaged=damaged,
+        on_broker_failure=on_broker_failure,
     )
+    return SyncTier(opened) if isinstance(opened, ReadableTier) else SyncTiers(opened)
 
 
 def follow(
@@ -242,6 +280,70 @@ class SyncTier(Threaded):
         return self._running.call(check)
 
     statistics = blocking(ReadableTier.statistics)
+
+
+class SyncTiers(Threaded):
+    """The tiers of several brokers: `tieredstore.ReadableTiers` without `await`."""
+
+    def __init__(self, tiers: ReadableTiers) -> None:
+        """Opens them; see `open`."""
+        self._tiers = tiers
+        super().__init__(tiers)
+
+    @property
+    def brokers(self) -> list[Origin]:
+        """The brokers that are read, in order."""
+        return [Origin(tier.cluster, tier.broker) for tier in self._tiers.tiers]
+
+    refresh = blocking(ReadableTiers.refresh)
+    topics = blocking(ReadableTiers.topics)
+    queues = blocking(ReadableTiers.queues)
+    query_message = blocking(ReadableTiers.query_message)
+
+    def messages(
+        self,
+        topic: str,
+        queue_id: int | None = None,
+        *,
+        messages_max: int | None = None,
+        tags: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        by_time: bool = False,
+        on_damage: OnDamage | None = None,
+        on_gap: OnGap | None = None,
+    ) -> Iterator[tuple[Origin, Message]]:
+        """Iterate over a topic; arguments and errors as `ReadableTiers.messages`."""
+        wanted = Wanted.of(None, messages_max, tags, since, until, on_damage, on_gap)
+        return self.each_of(lambda: self._tiers.chunks(topic, queue_id, wanted, by_time=by_time))
+
+    def to_arrow(
+        self,
+        topic: str,
+        queue_id: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        messages_max: int | None = None,
+        tags: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        on_damage: OnDamage | None = None,
+        on_gap: OnGap | None = None,
+    ) -> RecordBatchReader:
+        """A topic as a `pyarrow.RecordBatchReader`; see `ReadableTiers.to_arrow`."""
+        wanted = Wanted.of(None, messages_max, tags, since, until, on_damage, on_gap)
+        schema, batches = self._running.call(
+            self._tiers.arrow_batches, topic, queue_id, wanted, columns
+        )
+        return import_arrow().reader_of(schema, self._each(batches))
+
+    def check(self, *, bodies: bool = False) -> list[tuple[Origin, Finding]]:
+        """Everything that is wrong with the tiers; see `ReadableTiers.check`."""
+
+        async def check() -> list[tuple[Origin, Finding]]:
+            return [found async for found in self._tiers.check(bodies=bodies)]
+
+        return self._running.call(check)
 
 
 def __getattr__(name: str) -> object:

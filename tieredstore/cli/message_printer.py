@@ -9,14 +9,13 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import click
 from rich.cells import cell_len, set_cell_size
 
 from container.record.properties import KEYS
 from tieredstore.cli.output import write_json
-from tieredstore.message import Message
+from tieredstore.message import Message, Origin
 from tieredstore.texts import count_text, escaped, printable, time_text
 
 PREVIEW_BYTES = 200
@@ -187,13 +186,6 @@ def message_columns(
     widths[BODY] = max(0, room())
     titles = (*TITLES[:BODY], DIGEST if digest else TITLES[BODY])
     return MessageColumns(tuple(shown), tuple(widths[number] for number in shown), titles)
-
-
-class Origin(NamedTuple):
-    """The broker of a message."""
-
-    cluster: str
-    broker: str
 
 
 class MessagePrinter:

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tieredstore.config.effective import Config
+    from tieredstore.message import OnBrokerFailure
     from tieredstore.offline.scan.planning import QueueLog
     from tieredstore.offline.scan.split import LogGap, Split
     from tieredstore.reader.arrow import Dataset, RecordBatch
     from tieredstore.reader.cursor import Moment
 
-OnBrokerFailure = Callable[[str, str, Exception], None]
 PATTERN = frozenset("*?[")
 """Characters that make a name of a broker a pattern."""
 
@@ -46,7 +46,7 @@ def dataset(
     verify_bodies: bool = False,
     cluster: str | None = None,
     broker: str | Sequence[str] | None = None,
-    on_broker_failure: OnBrokerFailure | None = None,
+    on_broker_failure: "OnBrokerFailure | None" = None,
     conf: str | os.PathLike[str] | None = None,
     settings: Mapping[str, object] | None = None,
     java_metadata: str | os.PathLike[str] | None = None,
@@ -136,7 +136,7 @@ def _planned(
     config: "Config",
     patterns: Sequence[str],
     plan: "Callable[[Config], Sequence[QueueLog]]",
-    on_failure: OnBrokerFailure | None,
+    on_failure: "OnBrokerFailure | None",
     *,
     has_names: bool,
 ) -> "list[tuple[Config, Sequence[QueueLog]]]":

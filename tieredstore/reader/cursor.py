@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from numbers import Real
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ OnDamage = Callable[[QueueId, int, Corrupt], None]
 OnGap = Callable[[QueueId, Gap], None]
 """Callback for messages that were lost before they could be tiered, when a read skips them."""
 
+ItemT = TypeVar("ItemT")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -329,11 +330,11 @@ async def by_store_time(
         yield chunk
 
 
-async def one_by_one(chunks: AsyncIterator[Iterable[Message]]) -> AsyncIterator[Message]:
-    """The messages of all chunks."""
+async def one_by_one(chunks: AsyncIterator[Iterable[ItemT]]) -> AsyncIterator[ItemT]:
+    """The items of all chunks."""
     async for chunk in chunks:
-        for message in chunk:
-            yield message
+        for item in chunk:
+            yield item
 
 
 class _Source:

@@ -2,7 +2,6 @@
 
 import asyncio
 import mmap
-import os
 import warnings
 from collections.abc import (
     AsyncGenerator,
@@ -676,37 +675,3 @@ class ReadableTier:
         """The error for a topic or a queue that the tier does not have."""
         queues = self.reader.state.queues
         return NotFound(absence_text(topic, queue_id, queues), self.location)
-
-
-def open(  # noqa: A001 - `tieredstore.open`, as in zarr, gzip or rasterio
-    where: str | os.PathLike[str] | None = None,
-    *,
-    cluster: str | None = None,
-    broker: str | None = None,
-    conf: str | os.PathLike[str] | None = None,
-    settings: Mapping[str, object] | None = None,
-    java_metadata: str | os.PathLike[str] | None = None,
-    damaged: bool = False,
-) -> ReadableTier:
-    """A reader of a broker's tier: `async with tieredstore.open("tier") as tier`.
-
-    Reads nothing itself: entering the block reads `conf` and opens the tier, with the errors of
-    `ReadableTier.__aenter__`.
-
-    Args:
-        where: the tier's directory, as a path or a `file://` URL; None: `tieredStoreFilePath` of
-            `conf` or of the environment.
-        cluster: the broker's cluster; not needed where the tier has only one that fits.
-        broker: the broker's name; likewise.
-        conf: a RocketMQ broker's configuration file, used as it is.
-        settings: further keys with their values, such as
-            `{"tieredStoreCrcCheckEnable": False}`; they win over `conf` and the environment.
-        java_metadata: a `tieredStoreMetadata.json`, to read a tier that RocketMQ's own tiered
-            store wrote.
-        damaged: open the whole part of a damaged journal; `damage` has its end.
-    """
-    return ReadableTier(
-        lambda: Config.named(where, cluster, broker, conf, settings),
-        java_metadata=None if java_metadata is None else Path(java_metadata),
-        damaged=damaged,
-    )

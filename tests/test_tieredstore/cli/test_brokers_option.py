@@ -9,13 +9,9 @@ import pytest
 
 import tieredstore
 from tests.support.cli import Done, run
-from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
+from tests.support.three_brokers import CLUSTER, MESSAGES, damage, of_tier, tier_of_three
 from tieredstore.offline import dataset
 from tieredstore.offline.scan import planning
-
-CLUSTER = "C"
-MESSAGES = {"east-1": 4, "east-2": 6, "west-1": 3}
-"""Messages that each broker has in the queue Orders/0."""
 
 
 @pytest.fixture(scope="module")
@@ -23,32 +19,8 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tier_of_three(tmp_path_factory.mktemp("brokers"))
 
 
-def tier_of_three(root: Path) -> Path:
-    """A tier of three brokers. Their messages alternate in store time; one has a topic alone."""
-    for number, (name, count) in enumerate(MESSAGES.items()):
-        broker = FakeBroker(root / name, now_ms=FIRST_STORE_TIMESTAMP + number)
-        for one in range(count):
-            broker.put("Orders", 0, f"{name}:{one}".encode(), keys="the-key", tags=name[:4])
-            broker.now_ms += 10
-        if name == "west-1":
-            broker.put("Alone", 2, b"alone")
-        run(*of_tier(root / "tier"), "-D", f"brokerName={name}", "tier", broker.directory)
-    return root / "tier"
-
-
-def of_tier(tier: Path) -> tuple[str, ...]:
-    return ("--tier", str(tier), "-D", f"brokerClusterName={CLUSTER}")
-
-
 def of_all(tier: Path, *words: str, pattern: str = "*", status: int = 0) -> Done:
     return run("--tier", tier, *words, "--broker", pattern, status=status)
-
-
-def damage(tier: Path, broker: str) -> None:
-    """Overwrite the journal of a broker."""
-    for path in tier.glob(f"*/{broker}/@journal/**/*"):
-        if path.is_file():
-            path.write_bytes(bytes(path.stat().st_size))
 
 
 def test_topics_of_all_brokers_are_the_sum_of_each(tier: Path) -> None:

@@ -9,10 +9,10 @@ import click
 
 from container.errors import Finding
 from tieredstore.cli.invocation import Invocation
-from tieredstore.cli.message_printer import Origin
 from tieredstore.cli.output import bytes_bar, write_json
 from tieredstore.cli.reading import with_tiers
 from tieredstore.cli.streams import FINDINGS
+from tieredstore.message import Origin
 from tieredstore.metrics.summary import losses_text
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.session.places import unbound_stores

@@ -15,13 +15,13 @@ from container.names.rocketmq import INT64_MAX
 from container.record.message import StoredMessage
 from provider.errors import Corrupt, StoreError
 from tieredstore.cli.invocation import Invocation
-from tieredstore.cli.message_printer import MessagePrinter, Origin
+from tieredstore.cli.message_printer import MessagePrinter
 from tieredstore.cli.output import is_terminal
 from tieredstore.cli.reading import (
     with_tiers,
 )
 from tieredstore.cli.streams import FINDINGS
-from tieredstore.message import Message
+from tieredstore.message import Message, Origin
 from tieredstore.reader.readable_tier import ReadableTier
 
 LOGGER = logging.getLogger("tieredstore.cli.query")

@@ -14,7 +14,7 @@ from fetcher.result import FetchStatus
 from fetcher.tag_filter import parse_subscription
 from provider.errors import Corrupt
 from tieredstore.cli.invocation import Invocation
-from tieredstore.cli.message_printer import MessagePrinter, Origin
+from tieredstore.cli.message_printer import MessagePrinter
 from tieredstore.cli.output import is_terminal, write_json
 from tieredstore.cli.reading import (
     with_tier,
@@ -22,6 +22,7 @@ from tieredstore.cli.reading import (
 )
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
+from tieredstore.message import Origin
 from tieredstore.metrics.summary import QueueSummary
 from tieredstore.reader.cursor import GROUP, Wanted, messages_of
 from tieredstore.reader.readable_tier import ReadableTier

@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 
 from provider.errors import StoreError
 from tieredstore.config.effective import Config
+from tieredstore.message import OnBrokerFailure
 from tieredstore.offline.scan.planning import QueueLog
 from tieredstore.offline.scan.pruning import FORMAT, NOWHERE, Pruning, columns_of
 from tieredstore.offline.scan.split import Split
@@ -27,7 +28,6 @@ NO_FILES: Final = "no file but a tier, which to_table, to_batches and scanner re
 """Path of the only file that Arrow's own code sees of such a dataset; it shows in its error."""
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 Read = Callable[[Split, Sequence[str]], Iterator[pa.RecordBatch]]
-OnFailure = Callable[[str, str, Exception], None]
 
 
 class ColumnNames(NamedTuple):
@@ -82,7 +82,7 @@ class TierDataset(ds.FileSystemDataset):
         columns: ColumnNames,
         brokers: Sequence[BrokerLogs],
         read: Read,
-        on_failure: OnFailure | None = None,
+        on_failure: OnBrokerFailure | None = None,
         *,
         row_filter: pc.Expression | None = None,
     ) -> None:
