@@ -40,6 +40,8 @@ from container.upkeep.upkeep import UpkeepStatistics as UpkeepStatistics
 
 # Storing:
 from tieredstore.store.configured import open_store as open_store
+from tieredstore.store.read_only import read_store as read_store
+from tieredstore.store.read_only import StoreReader as StoreReader
 from tieredstore.store.tiered import TieredMessageStore as TieredMessageStore
 from tieredstore.store.local import LocalMessageStore as LocalMessageStore
 from tieredstore.store.protocol import MessageStore as MessageStore

@@ -32,17 +32,19 @@ from tieredstore.threaded import Threaded, blocking
 if TYPE_CHECKING:  # a program that only reads loads no code that writes
     from tieredstore.hot.options import HotWriteOptions, ReadLimits, RetentionOptions
     from tieredstore.store.levels import Level
-    from tieredstore.sync_owners import SyncFollower, SyncPosition, SyncStore
+    from tieredstore.sync_owners import SyncFollower, SyncPosition, SyncStore, SyncStoreReader
 
 __all__ = [
     "SyncFollower",
     "SyncPosition",
     "SyncStore",
+    "SyncStoreReader",
     "SyncTier",
     "SyncTiers",
     "follow",
     "open",
     "open_store",
+    "read_store",
 ]
 
 
@@ -174,6 +176,28 @@ def open_store(
             take_over=take_over,
             new_tier=new_tier,
             durable=durable,
+        )
+    )
+
+
+def read_store(
+    directory: str | os.PathLike[str],
+    where: str | os.PathLike[str] | None = None,
+    *,
+    cluster: str | None = None,
+    broker: str | None = None,
+    conf: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> "SyncStoreReader":
+    """Read a store that another process writes; arguments and errors as `tieredstore.read_store`.
+
+    Use it in a `with` block, or call `close`.
+    """
+    from tieredstore.sync_owners import SyncStoreReader  # noqa: PLC0415 - likewise
+
+    return SyncStoreReader(
+        tieredstore.read_store(
+            directory, where, cluster=cluster, broker=broker, conf=conf, settings=settings
         )
     )
 
@@ -348,6 +372,6 @@ class SyncTiers(Threaded):
 
 def __getattr__(name: str) -> object:
     """Load the class of a store or a follower when it is first used."""
-    if name not in {"SyncFollower", "SyncPosition", "SyncStore"}:
+    if name not in {"SyncFollower", "SyncPosition", "SyncStore", "SyncStoreReader"}:
         raise AttributeError(f"module 'tieredstore.sync' has no attribute {name!r}")
     return getattr(import_module("tieredstore.sync_owners"), name)

@@ -11,6 +11,7 @@ from tieredstore.store.by_topic import Position, TopicCalls
 from tieredstore.store.levels import Level
 from tieredstore.store.plugins import PluggedStore
 from tieredstore.store.protocol import MessageStore
+from tieredstore.store.read_only import StoreReader
 from tieredstore.store.tiered import TieredMessageStore
 from tieredstore.threaded import Threaded, blocking
 
@@ -91,6 +92,38 @@ class SyncStore(Threaded):
     ) -> Iterator[StoredMessage]:
         """Yield every message from `start` on, and new ones, until the loop is left."""
         return self._each(self._running.call(self._store.messages, group, topic, queue_id, start))
+
+
+class SyncStoreReader(Threaded):
+    """A store that another process writes: `tieredstore.StoreReader` without `await`."""
+
+    def __init__(self, store: StoreReader) -> None:
+        """Opens it; see `read_store`."""
+        self._store = store
+        super().__init__(store)
+
+    refresh = blocking(StoreReader.refresh)
+    topics = blocking(StoreReader.topics)
+    queue_ids = blocking(StoreReader.queue_ids)
+    min_offset = blocking(StoreReader.min_offset)
+    max_offset = blocking(StoreReader.max_offset)
+    get_message = blocking(StoreReader.get_message)
+    offset_by_time = blocking(StoreReader.offset_by_time)
+    wait_for_message = blocking(StoreReader.wait_for_message)
+
+    def read(
+        self,
+        topic: str,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        tags: str | None = None,
+        follow: bool = False,
+    ) -> Iterator[Message]:
+        """Iterate over a topic; arguments and errors as `StoreReader.read`."""
+        return self.each_of(
+            lambda: self._store.chunks(topic, since=since, until=until, tags=tags, follow=follow)
+        )
 
 
 class SyncPosition:

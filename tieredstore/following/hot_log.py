@@ -475,6 +475,10 @@ class RocketMqHotLog:
             if now_s >= end_s or await self._do(lambda: self._scan.has_news(now_s)):  # noqa: B023 - awaited before now_s changes
                 return
 
+    def queues(self) -> Collection[QueueId]:
+        """The queues as of the last poll."""
+        return self._scan.queues.keys()
+
     def queue(self, queue: QueueId) -> HotQueue | None:
         """Return a queue as of the last poll; None if there is none of that name."""
         return self._scan.queues.get(queue)

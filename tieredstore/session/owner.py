@@ -393,7 +393,7 @@ def _is_object(path: Path) -> bool:
     return not path.name.startswith(TEMPORARY_PREFIX) and is_regular_file(path)
 
 
-def _hot_options(config: Config, store_dir: Path) -> HotLogOptions:
+def hot_options(config: Config, store_dir: Path) -> HotLogOptions:
     """The options for a store directory, which may differ from the configured one.
 
     Configured CommitLog directories inside the configured store directory are taken from the same
@@ -455,7 +455,7 @@ async def open_hot_log(
         NotAStore: the directory is no RocketMQ store.
         Denied, Unavailable: the directory cannot be read.
     """
-    options = await asyncio.to_thread(_hot_options, config, store_dir)
+    options = await asyncio.to_thread(hot_options, config, store_dir)
     await asyncio.to_thread(refuse_overlap, store_dir, options, config.tier_root)
     hot = await RocketMqHotLog.open(
         store_dir,

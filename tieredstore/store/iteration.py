@@ -15,7 +15,7 @@ from provider.errors import Corrupt, StoreError, Unavailable
 from tieredstore.lifetime import cause
 from tieredstore.message import Message
 from tieredstore.reader.cursor import GROUP, Moment
-from tieredstore.store.protocol import GetMessageResult, MessageStore
+from tieredstore.store.protocol import GetMessageResult, QueueReads
 
 MESSAGES_AT_ONCE = 256
 """Messages of one read. A store may return fewer."""
@@ -32,7 +32,7 @@ _PASSED_OVER = (FetchStatus.OFFSET_FOUND_NULL, FetchStatus.MESSAGE_WAS_REMOVING)
 
 
 async def messages_of(
-    store: MessageStore, group: str, topic: str, queue_id: int, start: int
+    store: QueueReads, group: str, topic: str, queue_id: int, start: int
 ) -> AsyncGenerator[StoredMessage, None]:
     """Yield every message of a queue from `start` on, then new ones as they arrive. Endless.
 
@@ -61,7 +61,7 @@ async def messages_of(
 
 
 async def refuse_missing(
-    store: MessageStore, topic: str, queue_id: int, offset: int, result: GetMessageResult
+    store: QueueReads, topic: str, queue_id: int, offset: int, result: GetMessageResult
 ) -> None:
     """Check that a read that skipped messages did not miss some of the hot log.
 
@@ -92,7 +92,7 @@ class TopicWish:
 
 
 async def read_topic(
-    store: MessageStore, topic: str, wish: TopicWish
+    store: QueueReads, topic: str, wish: TopicWish
 ) -> AsyncGenerator[list[Message], None]:
     """Yield the messages of all queues of a topic in chunks, merged by store time.
 
@@ -147,7 +147,7 @@ async def _merged(queues: Sequence["_Queue"]) -> AsyncGenerator[list[Message], N
         yield chunk
 
 
-async def _arrival(store: MessageStore, topic: str, queues: Iterable["_Queue"]) -> None:
+async def _arrival(store: QueueReads, topic: str, queues: Iterable["_Queue"]) -> None:
     """Wait for a message of any of these queues, or until new queues are due to be searched."""
     places = [(queue.id, queue.offset) for queue in queues] or [(QueueId(topic, 0), 0)]
     try:
@@ -166,7 +166,7 @@ async def _arrival(store: MessageStore, topic: str, queues: Iterable["_Queue"]) 
 class _Queue:
     """Queue of a topic that is read: its next messages, up to an end."""
 
-    def __init__(self, store: MessageStore, queue: QueueId, wish: TopicWish, start: int) -> None:
+    def __init__(self, store: QueueReads, queue: QueueId, wish: TopicWish, start: int) -> None:
         self.id = queue
         self.offset = start
         """Offset of the next read."""
@@ -177,7 +177,7 @@ class _Queue:
         self._messages_max = MESSAGES_AT_ONCE
 
     @classmethod
-    async def begin(cls, store: MessageStore, queue: QueueId, wish: TopicWish) -> Self:
+    async def begin(cls, store: QueueReads, queue: QueueId, wish: TopicWish) -> Self:
         """Find the first offset of the wish."""
         start = wish.starts.get(queue.queue_id)
         if start is None and wish.since is not None:

@@ -34,6 +34,49 @@ class GetMessageResult:
     messages: Sequence[StoredMessage] = ()
 
 
+class QueueReads(Protocol):
+    """The reads of queues that iteration needs; see `MessageStore`."""
+
+    def queue_ids(self, topic: str) -> Sequence[int]:
+        """See `MessageStore`."""
+        ...
+
+    async def get_message(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        messages_max: int = MESSAGES_MAX,
+        subscription: str | None = None,
+    ) -> GetMessageResult:
+        """See `MessageStore`."""
+        ...
+
+    async def min_offset(self, topic: str, queue_id: int) -> int:
+        """See `MessageStore`."""
+        ...
+
+    async def max_offset(self, topic: str, queue_id: int) -> int:
+        """See `MessageStore`."""
+        ...
+
+    async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: Moment, /) -> int:
+        """See `MessageStore`."""
+        ...
+
+    async def is_in_store(self, topic: str, queue_id: int, offset: int) -> bool:
+        """See `MessageStore`."""
+        ...
+
+    async def wait_for_message(
+        self, topic: str, queue_id: int, offset: int, timeout_s: float
+    ) -> bool:
+        """See `MessageStore`."""
+        ...
+
+
 class MessageStore(Protocol):
     """Store of messages in queues of topics: put, read, find, wait, delete.
 
