@@ -5,12 +5,14 @@ And the sign of life that systemd asks for (WatchdogSec).
 
 import asyncio
 import os
+import select
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from typing import Any, Self
 
 from provider.clock import SystemClock
 
@@ -65,6 +67,48 @@ class EndingSignals:
         if not self.first:
             self.first, self._at_s = number, now_s
             self._ask()
+        elif now_s - self._at_s >= ECHO_S:
+            _end_now(number)
+
+
+class EndRequest:
+    """Request to end a synchronous command, by the first of SIGINT, SIGTERM and SIGHUP.
+
+    A second signal ends the process at once. Use `with`.
+    """
+
+    def __init__(self) -> None:
+        self.is_made = False
+        self._at_s = 0.0
+        self._clock = SystemClock()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Take the signals, in the main thread alone. SIGHUP stays ignored, as `nohup` has it."""
+        # A handler may run while the thread is inside of an `Event`, whose lock it would wait for.
+        self._read, self._write = os.pipe()
+        if threading.current_thread() is threading.main_thread():
+            for number in ENDING:
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the signals back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._read)
+        os.close(self._write)
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether the request is made, at once or within some seconds."""
+        return bool(select.select([self._read], [], [], seconds)[0])
+
+    def _take(self, number: int, _: object) -> None:
+        now_s = self._clock.monotonic_s()
+        if not self.is_made:
+            self.is_made, self._at_s = True, now_s
+            os.write(self._write, b"1")
         elif now_s - self._at_s >= ECHO_S:
             _end_now(number)
 

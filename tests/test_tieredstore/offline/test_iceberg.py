@@ -23,7 +23,9 @@ from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
 from tests.support.lacking import lacks
 from tests.test_tieredstore.cli.test_brokers_option import MESSAGES, tier_of_three
 from tests.test_tieredstore.offline.test_export import Growing, expire, invoke, with_odd_times
+from tests.test_tieredstore.offline.test_export_follow import killed_at
 from tieredstore import offline, sync
+from tieredstore.cli.signals import EndRequest
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.export.options import ExportOptions, Gone, Skips
@@ -489,6 +491,40 @@ def test_a_broker_joins_a_table_that_others_change_meanwhile(
     planned_of(tier, "east-2").run(OneProcess())
     assert not met
     assert Counter(table().scan().to_arrow()["broker"].to_pylist()) == {"east-1": 4, "east-2": 6}
+
+
+def test_a_follower_ends_where_another_one_has_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing = Growing(tmp_path)
+    growing.grow(4)
+    words = ("--tier", growing.tier, "export", "--iceberg", NAME, "--processes", "1", "--follow")
+
+    def rival() -> None:
+        growing.grow(2)
+        exported(growing.tier)
+
+    between: list[Callable[[], object]] = [lambda: growing.grow(3), lambda: None, rival]
+    monkeypatch.setattr(EndRequest, "wait", lambda *_: between.pop(0)())
+    ended = run(*words, status=4)
+    assert "another process has exported meanwhile: let only one follow the tier" in ended.err
+    assert bodies() == growing.bodies
+    assert snapshots() == 3
+
+
+@pytest.mark.nightly
+def test_killed_at_every_step_a_follower_goes_on(tmp_path: Path) -> None:
+    growing = Growing(tmp_path)
+    steps = 1
+    growing.grow(4)
+    while killed_at(steps, "--tier", growing.tier, "export", "--iceberg", NAME, "--follow"):
+        found = [] if ExportTable(TableName.parse(NAME)).loaded() is None else bodies()
+        assert found == growing.bodies[: len(found)], f"after a kill at step {steps}"
+        steps += 1
+        if found == growing.bodies:
+            growing.grow(3)
+    assert steps > 6
+    assert bodies() == growing.bodies
 
 
 def interrupted(*_: object, **__: object) -> None:

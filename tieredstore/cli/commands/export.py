@@ -1,20 +1,23 @@
 """`tieredstore export`: messages as Parquet files, partitioned by topic and day."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tieredstore.cli.invocation import (
-    Invocation,
-)
+from container.errors import InUse
+from provider.errors import Unavailable
+from tieredstore.cli.failures import explain
+from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.jobs import engine_of
+from tieredstore.cli.logs import LOGGER_NAME
 from tieredstore.cli.output import Row, bytes_bar, write_json, write_table
-from tieredstore.cli.reading import (
-    each_broker,
-)
+from tieredstore.cli.reading import each_broker
+from tieredstore.cli.signals import EndRequest
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.effective import Config
 from tieredstore.config.location import Location, location_at
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     from tieredstore.offline.export.iceberg_job import TableExport
     from tieredstore.offline.export.job import Export, ExportReport
     from tieredstore.offline.export.options import ExportOptions, Gone, Skips
+    from tieredstore.offline.jobs.engine import Engine
 
+LOGGER = logging.getLogger(LOGGER_NAME)
 PARTITIONS = ("cluster", "broker")
 """Of an export of several brokers, besides those of each."""
 NUMBERS = frozenset({"messages", "files", "size", "queues", "offsets", "damaged"})
@@ -46,6 +51,8 @@ def run(
     java_metadata: Path | None,
     engine: str,
     processes: int | None,
+    follow: bool,
+    interval_s: int,
     as_json: bool,
     **given: Any,  # noqa: ANN401 - the fields of `ExportOptions`
 ) -> int:
@@ -53,7 +60,8 @@ def run(
     if (directory is None) == (table is None):
         both = "" if directory is None else ", not both"
         raise click.UsageError(f"give a directory or --iceberg{both}")
-    config = invocation.load_config()
+    if follow and dry_run:
+        raise click.UsageError("--follow writes: give it without --dry-run")
     planned = {
         "options": _export_options(given, partitions=PARTITIONS if brokers else ()),
         "split_bytes": split_bytes,
@@ -61,33 +69,165 @@ def run(
         "java_metadata": java_metadata,
         "naming": AS_OPTIONS,
     }
+    with ExitStack() as stack:
+        exports = _Exports(
+            invocation.load_config(), brokers, planned, stack, directory=directory or "",
+            table=table, as_json=as_json, is_dry=dry_run, follows=follow,
+        )  # fmt: skip
+        if not follow:
+            exports.engine_of = lambda: engine_of(engine, processes)
+            return 0 if exports.run() else FINDINGS
+        end = stack.enter_context(EndRequest())
+        made = stack.enter_context(engine_of(engine, processes))
+        exports.engine_of = lambda: nullcontext(made)
+        return _follow(exports.run, end.wait, interval_s)
 
-    topics: set[str] = set()
 
-    def export_one(config: Config) -> bool:
-        names = (config.cluster, config.broker) if brokers else ()
+def _follow(run: Callable[[], bool], wait: Callable[[float], bool], interval_s: float) -> int:
+    """Run until `wait` returns true; return the exit status.
+
+    Raises:
+        as `run`, except Unavailable: the next run tries again.
+    """
+    is_whole, failure = True, None
+    while True:
+        try:
+            is_whole, failure = run() and is_whole, None
+        except Unavailable as error:
+            failure = error
+            LOGGER.warning("%s; tried again in %d s", explain(error)[1], interval_s)
+        if wait(interval_s):
+            break
+    if failure is not None:
+        raise failure
+    return 0 if is_whole else FINDINGS
+
+
+class _Exports:
+    """The exports of one broker or of several into one destination, run once or repeatedly."""
+
+    def __init__(
+        self,
+        config: Config,
+        brokers: tuple[str, ...],
+        planned: Mapping[str, Any],
+        stack: ExitStack,
+        *,
+        directory: str,
+        table: str | None,
+        as_json: bool,
+        is_dry: bool,
+        follows: bool,
+    ) -> None:
+        """`planned`: arguments of each plan; `stack`: closes what stays open between runs."""
+        self._config = config
+        self._brokers = brokers
+        self._directory = directory
+        self._table = table
+        self._planned = planned
+        self._stack = stack
+        self._as_json = as_json
+        self._is_dry = is_dry
+        self._follows = follows
+        self._topics: set[str] = set()
+        self._exported: dict[tuple[str, str], Export | TableExport] = {}
+        self._printed: set[str] = set()
+        self.engine_of: Callable[[], AbstractContextManager[Engine]]
+        """Opens the engine for a run."""
+
+    def run(self) -> bool:
+        """Export what is new of each broker; return whether nothing is missing.
+
+        Raises:
+            InUse: another process exports into the same destination.
+            and as `planned_export`, `planned_table_export` and their runs.
+        """
+        configs = existing_tiers(self._config, self._brokers) if self._brokers else [self._config]
+        met: list[InUse] = []
+
+        def export(config: Config) -> bool:
+            try:
+                return self._export(config)
+            except InUse as error:
+                met.append(error)
+                raise
+
+        done = each_broker(configs, export)
+        if met and self._follows:
+            raise met[0]
+        wanted: Sequence[str] = self._planned["options"].topics or ()
+        missing = [topic for topic in wanted if topic not in self._topics] if self._brokers else []
+        for topic in missing:
+            self._warn(f"no broker has the topic {topic}")
+        return len(done) == len(configs) and all(whole for _, whole in done) and not missing
+
+    def _export(self, config: Config) -> bool:
+        """Export what is new of a broker; return whether nothing is missing."""
+        names = (config.cluster, config.broker) if self._brokers else ()
         origin: Row = dict(zip(PARTITIONS, names, strict=False))
-        of_broker = planned | {"config": config, "is_alone": not brokers}
-        export = (
-            _into_directory(directory or "", origin, of_broker)
-            if table is None
-            else _into_table(table, of_broker)
-        )
-        topics.update(export.topics)
-        if brokers and not as_json:
-            click.echo(f"{config.broker} of cluster {config.cluster}")
-        if dry_run:
-            _show_export(export)
-            _show_plan(export, origin, as_json=as_json)
+        planned = {**self._planned, "config": config, "is_alone": not self._brokers}
+        last = self._exported.get((config.cluster, config.broker))
+        if self._table is not None:
+            export = _into_table(self._table, planned)
+        else:
+            planned["ledger"] = getattr(last, "ledger", None)
+            export = _into_directory(self._directory, origin, planned)
+        if last is not None and export.before != last.after:
+            raise InUse(
+                "another process has exported meanwhile: let only one follow the tier",
+                self._table or self._directory,
+            )
+        self._topics |= export.topics
+        if self._is_dry:
+            self._show_start(export, config)
+            _show_plan(export, origin, as_json=self._as_json)
             return True
-        return _run(export, origin, engine, processes, as_json=as_json)
+        if self._follows:
+            if last is None:
+                self._stack.enter_context(export.locked())
+            self._exported[config.cluster, config.broker] = export
+        return self._write(export, config, origin)
 
-    configs = existing_tiers(config, brokers) if brokers else [config]
-    done = each_broker(configs, export_one)
-    missing = sorted(set(given["topics"]) - topics) if brokers else []
-    for topic in missing:
-        click.echo(f"no broker has the topic {topic}", err=True)
-    return 0 if all(is_whole for _, is_whole in done) and not missing else FINDINGS
+    def _write(self, export: "Export | TableExport", config: Config, origin: Row) -> bool:
+        """Write what is planned, and print the report; return whether nothing is missing."""
+        if not self._follows or export.waiting:
+            self._show_start(export, config)
+        with self.engine_of() as engine, bytes_bar("exporting", export.bytes_waiting) as progress:
+            report = export.run(engine, progress)
+        if report.topics or not self._follows:
+            _show_report(report, origin, as_json=self._as_json)
+        self._show_gone(report.gone)
+        for reason in report.missing:
+            self._warn(f"not exported yet: {reason}")
+        if report.missing:
+            self._warn(
+                "bring the objects back and run this again; --skip-missing leaves their messages "
+                "out"
+            )
+        return report.is_whole and not (export.gone or export.refused)
+
+    def _show_start(self, export: "Export | TableExport", config: Config) -> None:
+        """Name the broker, messages that are gone, and queues that the export has no more of."""
+        if self._brokers and not self._as_json:
+            click.echo(f"{config.broker} of cluster {config.cluster}")
+        self._show_gone(export.gone)
+        for text in export.refused:
+            self._warn(text)
+
+    def _show_gone(self, gone: "Sequence[Gone]") -> None:
+        """Print messages that expired between two runs, apart from the output for programs."""
+        for one in gone:
+            count = one.end - one.start
+            self._warn(
+                f"{one.queue}: {counted(count, 'queue offset')} from {one.start:,} on {one.cause} "
+                f"before {'it was' if count == 1 else 'they were'} exported"
+            )
+
+    def _warn(self, text: str) -> None:
+        """Print a line on standard error, once in a process."""
+        if text not in self._printed:
+            self._printed.add(text)
+            click.echo(text, err=True)
 
 
 def _place_of(directory: str, origin: Row, config: Config) -> Location:
@@ -113,38 +253,6 @@ def _place_of(directory: str, origin: Row, config: Config) -> Location:
     for key, value in origin.items():
         location /= f"{key}={partition_value(str(value))}"
     return location
-
-
-def _run(
-    export: "Export | TableExport",
-    origin: Row,
-    engine: str,
-    processes: int | None,
-    *,
-    as_json: bool,
-) -> bool:
-    """Write what is planned, and print the report; whether nothing is missing."""
-    _show_export(export)
-    bar = bytes_bar("exporting", export.bytes_waiting)
-    with engine_of(engine, processes) as made, bar as progress:
-        report = export.run(made, progress)
-    _show_report(report, origin, as_json=as_json)
-    _show_gone(report.gone)
-    for reason in report.missing:
-        click.echo(f"not exported yet: {reason}", err=True)
-    if report.missing:
-        click.echo(
-            "bring the objects back and run this again; --skip-missing leaves their messages out",
-            err=True,
-        )
-    return report.is_whole and not (export.gone or export.refused)
-
-
-def _show_export(export: "Export | TableExport") -> None:
-    """Name messages that are gone already, and queues that the export takes no more of."""
-    _show_gone(export.gone)
-    for text in export.refused:
-        click.echo(text, err=True)
 
 
 def _into_directory(directory: str, origin: Row, planned: dict[str, Any]) -> "Export":
@@ -229,17 +337,6 @@ def _skips(*, damage: bool, missing: bool) -> "Skips":
     from tieredstore.offline.export.options import Skips  # noqa: PLC0415 - as above
 
     return Skips(damage, missing)
-
-
-def _show_gone(gone: "Sequence[Gone]") -> None:
-    """Print messages that expired between two runs, apart from the output for programs."""
-    for one in gone:
-        count = one.end - one.start
-        click.echo(
-            f"{one.queue}: {counted(count, 'queue offset')} from {one.start:,} on {one.cause} "
-            f"before {'it was' if count == 1 else 'they were'} exported",
-            err=True,
-        )
 
 
 def _show_plan(export: "Export | TableExport", origin: Row, *, as_json: bool) -> None:

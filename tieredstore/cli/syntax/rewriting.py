@@ -28,6 +28,7 @@ from tieredstore.interrupt import imported
 if TYPE_CHECKING:
     from container.move.offload_plan import Until
 
+INTERVAL_S = 60
 JOBS = 2
 """As `JOBS_MAX` of `admin/compact.py`."""
 
@@ -235,6 +236,20 @@ def compact() -> None:
     help="Pass over messages whose published bytes are not in the storage, count them"
     " as damaged, and exit with 1.",
 )
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Continue with new messages until SIGINT, SIGTERM or SIGHUP.",
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=WholeNumber(1, 86_400),
+    metavar="SECONDS",
+    default=INTERVAL_S,
+    help=f"Time between two runs with --follow; default {INTERVAL_S}. Each run with new messages"
+    " adds files, or a snapshot.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be read, and write nothing.")
 @engine_options
 @brokers_option
@@ -249,9 +264,19 @@ def export() -> None:
     stored the messages. An interrupted run is continued by the next one; a run on a complete
     export adds the new messages, each exactly once. With --iceberg they go into a table, by
     snapshots of 4 GiB of logs. With --broker '*' each broker has an export of its own, in
-    DIRECTORY/cluster=CLUSTER/broker=BROKER, or in the same table. Exit status 1: messages are
-    missing, which standard error names.
-    """
+    DIRECTORY/cluster=CLUSTER/broker=BROKER, or in the same table.
+
+    With --follow a signal lets the run under way end, and a second one ends the command at once.
+    In either case the next start continues. A storage that does not answer is tried again. Only
+    one process may export into a destination.
+
+    \b
+    Exit status, besides those of `tieredstore --help`:
+      1  messages are missing, which standard error names
+      3  the storage or the catalog failed; with --follow, only if it still
+         fails at the end
+      4  another process exports into the same destination
+    """  # noqa: D301 - \b is click's mark of lines that stay
 
 
 @click.command("offload")

@@ -6,7 +6,7 @@
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -255,6 +255,20 @@ class TableExport:
     def topics(self) -> set[str]:
         """Wanted topics that the tier has, with new messages or without."""
         return {queue.topic for queue in self._planned.segments}
+
+    @property
+    def before(self) -> int:
+        """Number of the last commit of the export when this one was planned; 0: none."""
+        return 0 if self._seen is None else self._seen.number
+
+    @property
+    def after(self) -> int:
+        """Number of its last commit so far."""
+        return self._state.number
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Lock nothing: of two commits after one state, the table takes the first."""
+        return nullcontext()
 
     @property
     def queues(self) -> Mapping[QueueId, Span]:

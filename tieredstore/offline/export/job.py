@@ -1,6 +1,7 @@
 """An export from plan to report: begun, gone on with, or brought up to date. Synchronous."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,7 +110,8 @@ class Export:
         """Sentences of queues that the export takes no more messages of."""
         self.gone = gone
         """Messages that expired between the previous run and this one."""
-        self._ledger = ledger
+        self.ledger = ledger
+        """Ledger of the directory, for a later plan."""
         self._name = name
         self._about = about
         self._planned = planned
@@ -133,6 +135,24 @@ class Export:
         return {queue.topic for queue in self._planned.offsets}
 
     @property
+    def before(self) -> int:
+        """Number of the newest run of the export when this one was planned; 0: none."""
+        return 0 if self._seen is None else self._seen.number
+
+    @property
+    def after(self) -> int:
+        """Number of the newest run after `run`."""
+        return self.before if self._adds_nothing else self._planned.number
+
+    @property
+    def _adds_nothing(self) -> bool:
+        return not self._tasks and self._planned.number > 1
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other writers out of the directory during a block; raises as `Ledger.locked`."""
+        return self.ledger.locked()
+
+    @property
     def queues(self) -> Mapping[QueueId, tuple[int, int]]:
         """Queue offsets `[from, to)` of the run, by queue."""
         return self._planned.offsets
@@ -150,9 +170,9 @@ class Export:
             OSError: the directory cannot be written.
         """
         before = len(self._done)
-        if not self._tasks and self._planned.number > 1:
+        if self._adds_nothing:
             return ExportReport(self._planned.number, 0, 0, ())
-        ledger = self._ledger
+        ledger = self.ledger
         with ledger.locked():
             last = ledger.last_run()
             if last != self._seen:
@@ -215,6 +235,7 @@ def planned_export(
     java_metadata: Path | None = None,
     naming: str,
     is_alone: bool = True,
+    ledger: Ledger | None = None,
 ) -> Export:
     """Plan an export into a directory. Reads the metadata; writes nothing.
 
@@ -223,6 +244,7 @@ def planned_export(
     complete export gets the messages that came since, in files of their own. Missing options are
     those of the first run. A queue whose topic was created again gets no further messages, because
     its offsets mean other messages now. Unless it `is_alone`, another broker may have a topic.
+    The `ledger` of an earlier plan may be locked.
 
     Raises:
         ConfigError: the options or the tier differ from those of the first run; or the directory
@@ -231,7 +253,7 @@ def planned_export(
         and as `planning.plan`.
     """
     place, target = ExportPlace.of(directory, config), Target("directory", str(directory))
-    ledger = Ledger(files := directory_at(place), str(directory))
+    ledger = ledger or Ledger(directory_at(place), str(directory))
     about = ledger.about()
     if about is not None:
         options = ExportOptions.kept(about).given_again(options, target)
@@ -253,16 +275,14 @@ def planned_export(
             return queues, tier.plan(selection, split_bytes)
 
         queues, found = tier.by_newest(planned_tier)
-    missed: list[Gone] = []
     planned = last
     if planned is None or not goes_on:
-        missed = gone(queues.there.values(), reached)
         planned, done = _next_run(found, wanted, last), {}
     whole = ExportTask(
         place, planned.number, 0, QueueId("", 0), 0, (0, 0), None, columns,
         options.tags or (), skips, (), about is not None and PARTITIONS not in about,
     )  # fmt: skip
-    before = files_by_task(files) if goes_on else {}
+    before = files_by_task(ledger.directory) if goes_on else {}
     tasks = _tasks(whole, planned, found, options, done=done, before=before)
     return Export(
         ledger,
@@ -272,7 +292,7 @@ def planned_export(
         planned=planned,
         seen=last,
         done=done,
-        gone=missed,
+        gone=[] if goes_on else gone(queues.there.values(), reached),
         refused=[other_history_text(one, reached[one], target) for one in queues.others],
     )
 

@@ -111,9 +111,11 @@ class Ledger:
 
     def __init__(self, directory: ExportDirectory, name: str) -> None:
         """`name`: of the directory, for errors."""
-        self._directory = directory
+        self.directory = directory
+        """Directory of the export."""
         self._name = name
         self._holders = 0
+        self._has_remains = True
 
     @contextmanager
     def locked(self) -> Generator[None]:
@@ -126,7 +128,7 @@ class Ledger:
         if self._holders:
             yield
             return
-        with self._directory.lock():
+        with self.directory.lock():
             self._holders += 1
             try:
                 yield
@@ -140,9 +142,9 @@ class Ledger:
             ConfigError: a newer version wrote it, or the directory holds other files.
             Corrupt: the ledger is damaged.
         """
-        raw = self._directory.read(ABOUT)
+        raw = self.directory.read(ABOUT)
         if raw is None:
-            if any(entry != LEDGER for entry in self._directory.entries()):
+            if any(entry != LEDGER for entry in self.directory.entries()):
                 raise ConfigError(
                     f"{self._name} is not empty, and holds no export: name another directory"
                 )
@@ -161,15 +163,17 @@ class Ledger:
         Raises:
             OSError, Denied, Unavailable: the directory cannot be written.
         """
-        self._directory.remove_remains()
-        if self._directory.read(ABOUT) is None:
-            self._directory.write(ABOUT, orjson.dumps({"format": FORMAT, "about": dict(about)}))
+        if self._has_remains:
+            self.directory.remove_remains()
+            self._has_remains = False
+        if self.directory.read(ABOUT) is None:
+            self.directory.write(ABOUT, orjson.dumps({"format": FORMAT, "about": dict(about)}))
 
     def last_run(self) -> PlannedRun | None:
         """The newest run that was planned."""
         while plans := self._found(_PLAN):
             name = plans[-1].string
-            if (raw := self._directory.read(name)) is not None:  # else the next run replaced it
+            if (raw := self.directory.read(name)) is not None:  # else the next run replaced it
                 return _run_of(_parsed(raw, name))
         return None
 
@@ -187,18 +191,18 @@ class Ledger:
         found = {"number": run.number, "offsets": offsets, "tasks": tasks}
         found |= run.seen.as_kept()
         try:
-            self._directory.create(f"{LEDGER}/plan-{run.number:06d}.json", orjson.dumps(found))
+            self.directory.create(f"{LEDGER}/plan-{run.number:06d}.json", orjson.dumps(found))
         except AlreadyExists as error:
             raise met(self._name) from error
         for one in [*self._found(_DONE), *self._found(_PLAN)]:
             if int(one[1]) < run.number:
-                self._directory.remove(one.string)
+                self.directory.remove(one.string)
 
     def done(self, run: int) -> dict[int, DoneTask]:
         """The tasks of a run that are done, by number."""
         found: dict[int, DoneTask] = {}
         for one in self._found(_DONE):
-            raw = self._directory.read(one.string) if int(one[1]) == run else None
+            raw = self.directory.read(one.string) if int(one[1]) == run else None
             if raw is not None:
                 row = _parsed(raw, one.string)
                 files = tuple(WrittenFile(*file) for file in row["files"])
@@ -206,7 +210,7 @@ class Ledger:
         return found
 
     def _found(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
-        names = self._directory.names(LEDGER)
+        names = self.directory.names(LEDGER)
         return [found for name in names if (found := pattern.fullmatch(name))]
 
 
