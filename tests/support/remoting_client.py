@@ -10,6 +10,7 @@ import orjson
 from tieredstore.serve.wire.frame import (
     JSON,
     ONE_WAY,
+    RESPONSE,
     Command,
     RequestCode,
     ResponseCode,
@@ -81,6 +82,12 @@ class RemotingClient:
         head = await self.reader.readexactly(4)
         frame = head + await self.reader.readexactly(int.from_bytes(head, "big"))
         return decode(frame)
+
+    def reply(self, request: Command, body: bytes = b"", code: int = 0, remark: str = "") -> None:
+        """Write the answer to a request of the server."""
+        answer = Command(code, {}, opaque=request.opaque, flag=RESPONSE, kind=self.kind)
+        answer.remark = remark
+        self.writer.write(encode(answer, len(body)) + body)
 
     async def pull(self, topic: str, queue_id: int, offset: int, **more: Any) -> Command:
         """A pull with the subscription `*` that does not wait, unless `more` says otherwise."""

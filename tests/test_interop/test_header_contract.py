@@ -40,7 +40,10 @@ NEWER = {
 """Codes that an older version lacks."""
 NO_FIELD = {(RequestCode.QUERY_MESSAGE, "_UNIQUE_KEY_QUERY")}
 """What clients put among the fields beside the header."""
-NEEDED = {(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, "topic")}
+NEEDED = {
+    (RequestCode.QUERY_CONSUME_QUEUE, "topic"),
+    (RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, "topic"),
+}
 """Fields without which a Java broker fails, too, though its header does not say so."""
 
 

@@ -39,6 +39,7 @@ SHOWN = {
     "brokerStatus -b {address}": r"brokerVersionDesc +: V5_3_3",
     "getBrokerConfig -b {address}": r"brokerName += +golden-a",
     "statsAll -t G_Keys": r"G_Keys",
+    "queryCq -t G_Keys -q 1 -i 7 -c 2 -b {address}": r"idx: 7",
     "exportMetadata -c GoldenCluster -f {directory}": r"export .* success",
     "exportConfigs -c GoldenCluster -f {directory}": r"export .* success",
     "skipAccumulatedMessage -g CG_tools -t G_Keys": r"golden-a +0 +180",

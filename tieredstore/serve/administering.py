@@ -38,6 +38,9 @@ ZEROS = (
 )
 """Figures that the tools parse as numbers, and that a reader of a tier does not have."""
 
+UNITS_MAX = 1_000
+"""Units of a ConsumeQueue in an answer."""
+
 
 class Administering:
     """State of the server for `mqadmin`."""
@@ -77,6 +80,7 @@ class Administering:
             RequestCode.GET_ALL_PRODUCER_INFO: self._all_producers,
             RequestCode.GET_NAMESRV_CONFIG: self._name_server_config,
             RequestCode.GET_BROKER_CONSUME_STATS: self._all_stats,
+            RequestCode.QUERY_CONSUME_QUEUE: self._units,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
             RequestCode.GET_CONSUME_STATS: self._consume_stats,
@@ -172,6 +176,28 @@ class Administering:
         del request, peer
         port = self._naming.address.rpartition(":")[2]
         return Answer(body=f"listenPort={port}\n".encode())
+
+    async def _units(self, request: Request, peer: Peer) -> Answer:
+        """Return units of a ConsumeQueue. Positions are those of the tier's CommitLog."""
+        del peer
+        queue, group = self._naming.queue(request), request.optional("consumerGroup")
+        low, high = self._history.bounds(queue)
+        start, count = request.number("index"), min(request.number("count"), UNITS_MAX)
+        if start < low:
+            remark = f"Index {start} of {queue.queue_id}@{queue.topic} is not exist!"
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+        end = min(start + count, high)
+        body: dict[str, object] = {
+            "maxQueueIndex": high,
+            "minQueueIndex": low,
+            "queueData": await self._history.units(queue, start, end),
+        }
+        if group is not None:
+            found = _subscriptions(self._groups.members_of(group)).get(queue.topic)
+            body["subscriptionData"] = found
+            absent = f"{group}@{queue.topic} is not online!"
+            body["filterData"] = absent if found is None else "null"
+        return Answer(body=orjson.dumps(body))
 
     async def _consume_stats(self, request: Request, peer: Peer) -> Answer:
         del peer

@@ -4,13 +4,14 @@ import logging
 from collections.abc import Mapping
 from functools import lru_cache
 
-from container.metadata.records import Gap, gaps_between
+from container.metadata.records import Gap, gap_at, gaps_between, next_gap_start
 from container.names.queue_id import QueueId, queue_counts
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchResult
 from fetcher.source import TierQueue
 from provider.clock import Clock
 from provider.errors import StoreError
+from provider.ranges import QueueOffset
 from tieredstore.hot.log.topics import row_of
 from tieredstore.reader.readable_tier import ReadableTier
 
@@ -19,6 +20,9 @@ READABLE = 4
 """Permission to read: producers then find no route."""
 GAPS_SAID_MAX = 10_000
 """Pairs of group and gap that are remembered, so that each is logged once."""
+
+LOST = "lost before it was tiered"
+"""Remark of a unit in a gap."""
 
 
 class History:
@@ -85,6 +89,24 @@ class History:
         """Return the store time of the message before `offset`, Unix ms; 0 if there is none."""
         return await self.fetcher.message_timestamp(queue, offset - 1) or 0
 
+    async def units(self, queue: QueueId, start: int, end: int) -> list[dict[str, object]]:
+        """Return the ConsumeQueue units of readable offsets, in RocketMQ's form for tools.
+
+        A lost message has a unit that says so. One request for each segment. Errors as
+        `TierQueue.units`.
+        """
+        source, rows = self.queue(queue), list[dict[str, object]]()
+        while source is not None and start < end:
+            if gap := gap_at(source.gaps, start):
+                until = min(end, gap.end)
+                rows += [_unit(0, 0, 0, LOST) for _ in range(start, until)]
+            else:
+                until = next_gap_start(source.gaps, start, end)
+                found = await source.units(QueueOffset(start), QueueOffset(until))
+                rows += [_unit(*unit) for unit in found.tolist()]
+            start = until
+        return rows
+
     async def refresh(self) -> bool:
         """Look for what the tier's owner has published. Return whether there was any.
 
@@ -124,6 +146,11 @@ class History:
             "offsets %d to %d",
             group, gap.end - gap.start, queue, gap.start, gap.end - 1,
         )  # fmt: skip
+
+
+def _unit(position: int, size: int, tag_hash: int, remark: str | None = None) -> dict[str, object]:
+    named = {"physicOffset": position, "physicSize": size, "tagsCode": tag_hash}
+    return {**named, "eval": False, "msg": remark}
 
 
 @lru_cache(maxsize=1024)

@@ -25,6 +25,7 @@ from tieredstore.serve.history import History
 from tieredstore.serve.naming import Identity, Naming
 from tieredstore.serve.options import STATE, ServeOptions
 from tieredstore.serve.ranges import TierRanges
+from tieredstore.serve.relaying import Relaying
 from tieredstore.serve.wire.connection import TOO_SLOW, Connection
 from tieredstore.serve.wire.frame import ONE_WAY, Command, RequestCode, ResponseCode
 from tieredstore.serve.wire.request import Answer, Outcome, Peer, Processor, Refused, Request
@@ -118,6 +119,7 @@ class Server:
             **naming.processors,
             **grouping.processors,
             **self.consuming.processors,
+            **Relaying(groups, clock).processors,
             **TierRanges(identity, history).processors,
             **dict.fromkeys(HISTORY_ONLY, _refuse_write),
         }

@@ -1,24 +1,37 @@
 """Answers for administrators' tools, over the golden tier."""
 
+import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
+import numpy as np
 import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
+from container.metadata.records import Gap
+from container.names.queue_id import QueueId
+from container.record.unit import UNIT_DTYPE
 from provider.clock import SystemClock
+from provider.ranges import QueueOffset
+from provider.testing.manual_clock import ManualClock, settle
 from tests.support.cli import run, settings
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
 from tests.support.remoting_client import RemotingClient
+from tests.support.served_tier import served
 from tieredstore import open as open_tier
 from tieredstore.metrics.reads import ReadMeter
+from tieredstore.serve.groups import Groups
+from tieredstore.serve.history import History
 from tieredstore.serve.options import NewGroups, ServeOptions
+from tieredstore.serve.relaying import ANSWER_S_MAX, Relaying
 from tieredstore.serve.server import serving
 from tieredstore.serve.wire.frame import Command, RequestCode, ResponseCode
+from tieredstore.serve.wire.request import Refused, Request
 
 PLACE: dict[str, Any] = {"topic": "G_Keys", "consumerGroup": "G"}
 WRITES = (10, 310, 320, 36, 17, 25, 200, 207, 215, 216)
@@ -160,3 +173,113 @@ async def test_offsets_of_topics_that_the_tier_lacks_are_not_cloned(
         assert table == kept | {"G_Keys@H": {"1": 3}}
         answer = await client.ask(314, srcGroup="G", destGroup="H", topic="A_Gone")
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_units_of_a_consume_queue_are_those_of_its_messages(
+    golden: Path, tmp_path: Path
+) -> None:
+    rows = [
+        row
+        for row in expected(ROCKETMQ_533, "messages")
+        if (row["topic"], row["queue_id"]) == ("G_Keys", 1)
+    ]
+    place = {"topic": "G_Keys", "queueId": 1}
+    async with asked(golden, tmp_path) as client:
+        answer = await client.ask(321, **place, index=3, count=10, consumerGroup="G")
+        body = orjson.loads(answer.body)
+        assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, len(rows))
+        assert [one["physicSize"] for one in body["queueData"]] == [
+            row["store_size"] for row in rows[3:13]
+        ]
+        assert body["filterData"] == "G@G_Keys is not online!"
+        records = (await client.pull("G_Keys", 1, 3)).body
+        assert records[28:36] == body["queueData"][0]["physicOffset"].to_bytes(8, "big")
+        await client.beat("c", "G", "G_Keys")
+        answer = await client.ask(321, **place, index=len(rows), count=10, consumerGroup="G")
+        body = orjson.loads(answer.body)
+        assert (body["queueData"], body["subscriptionData"]["subString"]) == ([], "*")
+        assert (await client.ask(321, **place, index=-1, count=1)).code == ResponseCode.SYSTEM_ERROR
+        assert (
+            orjson.loads((await client.ask(321, **place, index=0, count=-1)).body)["queueData"]
+            == []
+        )
+
+
+async def test_a_unit_of_a_lost_message_says_so() -> None:
+    queue = QueueId("T", 0)
+    gap = Gap(QueueOffset(2), QueueOffset(4), "", 0)
+    units = Mock(gaps=(gap,))
+    units.units = AsyncMock(
+        side_effect=lambda start, end: np.array([(n, 9, 7) for n in range(start, end)], UNIT_DTYPE)
+    )
+    tier = Mock()
+    tier.reader.container.return_value = units
+    found = await History(tier, SystemClock()).units(queue, 1, 6)
+    assert [one["physicOffset"] for one in found] == [1, 0, 0, 4, 5]
+    assert [one["msg"] is None for one in found] == [True, False, False, True, True]
+
+
+async def test_a_question_to_a_client_is_passed_on(golden: Path, tmp_path: Path) -> None:
+    async with asked(golden, tmp_path) as client:
+        member: dict[str, Any] = {"consumerGroup": "G", "clientId": "c"}
+        assert (await client.ask(307, **member)).code == ResponseCode.SYSTEM_ERROR
+        assert (await client.ask(223, topic="G_Keys", group="G")).code == ResponseCode.SYSTEM_ERROR
+        await client.beat("c", "G", "G_Keys")
+        for number, (code, remark) in enumerate([(0, ""), (1, "a failure")]):
+            asking = client.send(307, **member, jstackEnable="true")
+            question = await request_of(client, 307)
+            assert question.fields == {**member, "jstackEnable": "true"}
+            assert not question.is_one_way
+            client.reply(question, b"{%d}" % number, code, remark)
+            client.reply(question, b"again")
+            answer = await client.answer(asking)
+            assert (answer.code, answer.remark or "") == (code, remark)
+            assert answer.body == (b"" if code else b"{0}")
+        asking = client.send(223, topic="G_Keys", group="G")
+        question = await request_of(client, 221)
+        table = b'{{"brokerName":"golden-a","queueId":1,"topic":"G_Keys"}:7}'
+        client.reply(question, b'{"consumerTable":{},"messageQueueTable":%b}' % table)
+        assert (await client.answer(asking)).body == b'{"consumerTable":{"c":%b}}' % table
+        answer = await client.ask(223, topic="G_Keys", group="G", clientAddr="other")
+        assert answer.body == b'{"consumerTable":{}}'
+        assert (await client.ask(309, **member)).code == ResponseCode.SYSTEM_ERROR
+
+
+async def request_of(client: RemotingClient, code: int) -> Command:
+    """The next request of the server with this code."""
+    while (found := await client.read()).code != code:
+        pass
+    return found
+
+
+async def test_a_client_that_goes_before_it_answers_is_not_waited_for(
+    golden: Path, tmp_path: Path
+) -> None:
+    async with served(golden, tmp_path) as one, await RemotingClient.connect(one.address) as tool:
+        async with await RemotingClient.connect(one.address) as client:
+            await client.beat("c", "G", "G_Keys")
+            asking = tool.send(307, consumerGroup="G", clientId="c")
+            await request_of(client, 307)
+        assert (await tool.answer(asking)).code == ResponseCode.CONSUME_MSG_TIMEOUT
+
+
+async def test_a_client_that_does_not_answer_is_not_waited_for() -> None:
+    clock, answers = ManualClock(), list[asyncio.Future[Command]]()
+
+    def ask(command: Command) -> asyncio.Future[Command]:
+        del command
+        answers.append(asyncio.get_running_loop().create_future())
+        return answers[0]
+
+    peer, groups = Mock(address="", ask=ask), Groups(clock, Mock())
+    groups.beat(peer, {"clientID": "c", "consumerDataSet": [{"groupName": "G"}]}, "JAVA", 0)
+    asked_for = Request(Command(307, {"consumerGroup": "G", "clientId": "c"}))
+    outcome = Relaying(groups, clock).processors[307](asked_for, peer)
+    assert isinstance(outcome, Coroutine)
+    waiting = asyncio.create_task(outcome)
+    await settle()
+    await clock.advance(ANSWER_S_MAX)
+    with pytest.raises(Refused) as refused:
+        await waiting
+    assert refused.value.code is ResponseCode.CONSUME_MSG_TIMEOUT
+    assert answers[0].cancelled()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Protocol
 
 from provider.clock import Clock
@@ -96,6 +97,9 @@ class Connection(asyncio.Protocol):
         self._socket_transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asked: dict[int, asyncio.Future[Command]] = {}
+        """Requests to the client without an answer, by their number."""
+        self._asked_last = 0
         self._pauses: set[str] = set()
         self._out: list[Buffer] = []
         self._out_bytes = 0
@@ -131,6 +135,8 @@ class Connection(asyncio.Protocol):
         self.is_closed = True
         for task in self._tasks:
             task.cancel()
+        for answer in list(self._asked.values()):
+            answer.cancel()
         self._buffer.clear()
         self._out.clear()
         self._service.unsent_grew(-self._unsent)
@@ -163,6 +169,8 @@ class Connection(asyncio.Protocol):
                 at += size
                 if not request.is_response:
                     self._serve(Request(request))
+                elif (asked := self._asked.get(request.opaque)) is not None and not asked.done():
+                    asked.set_result(request)
         except BadFrame as error:
             self._service.warn("frame", f"{self.address} is disconnected: {error}")
             self.close()
@@ -236,6 +244,18 @@ class Connection(asyncio.Protocol):
         """Send a request, which is one way; none to a client that does not read its answers."""
         if not (self.is_closed or "unread" in self._pauses):
             self._write(encode(command, len(command.body)), command.body)
+
+    def ask(self, command: Command) -> "asyncio.Future[Command]":
+        """Send a request to the client; its answer later. Cancelled if the client goes."""
+        self._asked_last += 1
+        number = self._asked_last
+        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        answer.add_done_callback(lambda _: self._asked.pop(number))
+        if self.is_closed:
+            answer.cancel()
+        self.send(replace(command, opaque=number))
+        return answer
 
     def _write(self, *pieces: Buffer) -> None:
         """Write at the end of this turn of the loop, together with other answers."""

@@ -1,5 +1,6 @@
 """Request as a processor sees it, and its answer."""
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -147,6 +148,13 @@ class Peer(Protocol):
 
     def send(self, command: Command) -> None:
         """Send a request to the client, which is one way."""
+        ...
+
+    def ask(self, command: Command) -> "asyncio.Future[Command]":
+        """Send a request to the client; its answer later. Cancelled if the client goes.
+
+        Cancel it to wait no longer.
+        """
         ...
 
 
