@@ -384,25 +384,34 @@ class Consuming:
     async def _query(self, request: Request, peer: Peer) -> Answer:
         del peer
         topic, key = request.text("topic"), request.text("key")
+        is_unique = request.is_set("_UNIQUE_KEY_QUERY")
         most = UNIQUE_KEY_MAX
-        if not request.is_set("_UNIQUE_KEY_QUERY"):
+        if not is_unique:
             most = min(max(1, request.number("maxNum")), QUERIED_MAX)
-        since, until = request.number("beginTimestamp"), request.number("endTimestamp")
-        bodies: list[bytes] = []
-        async with self._queries:
-            try:
-                asking = self._history.tier.query_message(
-                    topic, key, messages_max=most, since=max(0, since), until=until
-                )
-                found = await self._meter.timed(Caller("query_message", topic), asking)
-                bodies = [message.encode() for message in found.messages]
-            except NotFound:
-                bodies = []
+        since, until = max(0, request.number("beginTimestamp")), request.number("endTimestamp")
+        bodies = await self._with_key(topic, key, since, until, most)
+        if is_unique and since and not bodies:
+            # Tools that show a message by its id ask for the last days, which a broker keeps.
+            bodies = await self._with_key(topic, key, 0, since, most)
         if not bodies:
             remark = "can not find message, maybe time range not correct"
             return Answer(ResponseCode.QUERY_NOT_FOUND, remark)
         fields = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
         return Answer(fields=fields, body=b"".join(bodies))
+
+    async def _with_key(
+        self, topic: str, key: str, since: int, until: int, most: int
+    ) -> list[bytes]:
+        """Return messages with a key that were stored in `[since, until)`, Unix ms."""
+        async with self._queries:
+            try:
+                asking = self._history.tier.query_message(
+                    topic, key, messages_max=most, since=since, until=until
+                )
+                found = await self._meter.timed(Caller("query_message", topic), asking)
+            except NotFound:
+                return []
+            return [message.encode() for message in found.messages]
 
     def _view(self, request: Request, peer: Peer) -> Answer:
         """Refuse: the position in a message id is one of its broker's own CommitLog."""

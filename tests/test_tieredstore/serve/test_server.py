@@ -132,6 +132,11 @@ async def test_messages_are_found_by_key_and_by_unique_key(
         key = {"topic": one["topic"], "key": one["properties"]["UNIQ_KEY"], "maxNum": 1}
         answer = await client.ask(12, **key, **time, _UNIQUE_KEY_QUERY="true")
         assert [m.queue_offset for m in decoded(answer.body)] == [one["queue_offset"]]
+        late = {"beginTimestamp": one["store_timestamp"] + 1, "endTimestamp": 2**63 - 1}
+        answer = await client.ask(12, **key, **late)
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+        answer = await client.ask(12, **key, **late, _UNIQUE_KEY_QUERY="true")
+        assert [m.queue_offset for m in decoded(answer.body)] == [one["queue_offset"]]
         answer = await client.ask(12, topic="G_Keys", key="none", maxNum=1, **time)
         assert answer.code == ResponseCode.QUERY_NOT_FOUND
         answer = await client.ask(12, topic="None", key="none", maxNum=1, **time)
