@@ -107,10 +107,10 @@ def cpu_of(process: int) -> float:
     return family()[process].ticks / TICKS_S
 
 
-async def beside_tiering(port: int, pages: int) -> list[float]:
+async def beside_tiering(port: int, pages: int, messages: int) -> list[float]:
     """Seconds of answers of one request in flight, all of them before the backlog is tiered."""
     client = Client(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 20))
-    seconds = await client.read(0, PULLS_BESIDE * MESSAGES_A_PULL, 1)
+    seconds = await client.read(0, min(PULLS_BESIDE * MESSAGES_A_PULL, messages // QUEUES), 1)
     client.writer.close()
     page = await asyncio.to_thread(get, pages, "/metrics")
     left = value_of(page[1], "rocketmq_tiered_store_dispatch_behind")
@@ -151,7 +151,7 @@ def measured(place: Path, body_bytes: int, options: Defaults) -> dict[str, Any]:
                 rounds.append(found)
     broker.fill("Backlog", range(QUEUES), BACKLOG_MESSAGES, BACKLOG_BODY_BYTES, 1)
     with serving(place, "--tier", tier, "tier", "--follow", broker.directory) as (port, pages, _):
-        beside = asyncio.run(beside_tiering(port, pages))
+        beside = asyncio.run(beside_tiering(port, pages, options.messages))
     spreads = {name: spread([one[name] for one in rounds])._asdict() for name in rounds[0]}
     return {
         "body_bytes": body_bytes,
