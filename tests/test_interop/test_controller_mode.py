@@ -17,7 +17,7 @@ from tests.support.rocketmq_broker import (
     Server,
     free_ports,
 )
-from tests.test_interop.tieredstore_process import Tieredstore, stop
+from tests.support.tieredstore_process import Tieredstore, stop
 
 
 @dataclass

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.patience import HANGS_AFTER_S
 from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
-from tests.test_interop.tieredstore_process import Tieredstore, stop
+from tests.support.tieredstore_process import Tieredstore, stop
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.nightly, pytest.mark.timeout(HANGS_AFTER_S)]
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.patience import HANGS_AFTER_S
 from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
+from tests.support.tieredstore_process import Tieredstore, stop
 from tests.test_interop.client_view import by_queue, comparable, json_lines, read_all
-from tests.test_interop.tieredstore_process import Tieredstore, stop
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.patience import HANGS_AFTER_S
 from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
+from tests.support.tieredstore_process import Tieredstore, stop
 from tests.test_interop.client_view import read_all
 from tests.test_interop.test_follow_real_broker import (
     MESSAGES_A_RUN,
@@ -15,7 +16,6 @@ from tests.test_interop.test_follow_real_broker import (
     ends_of,
     produce,
 )
-from tests.test_interop.tieredstore_process import Tieredstore, stop
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 

@@ -13,8 +13,8 @@ import pytest
 from tests.support.golden import ROCKETMQ_550, expected, unpack
 from tests.support.patience import HANGS_AFTER_S
 from tests.support.rocketmq_broker import BrokerInstall, RunningBroker
+from tests.support.tieredstore_process import Tieredstore
 from tests.test_interop.client_view import comparable, json_lines, read_all
-from tests.test_interop.tieredstore_process import Tieredstore
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.nightly, pytest.mark.timeout(HANGS_AFTER_S)]
 

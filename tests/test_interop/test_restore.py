@@ -20,6 +20,7 @@ from tests.support.patience import HANGS_AFTER_S, Patience, ended, wait_until
 from tests.support.restored import topics_of
 from tests.support.rocketmq_broker import BrokerFailed, BrokerInstall, RunningBroker
 from tests.support.seaweedfs import SeaweedFs
+from tests.support.tieredstore_process import Tieredstore, stop
 from tests.test_interop.client_view import by_queue, comparable, json_lines, read_all
 from tests.test_interop.test_follow_real_broker import (
     MESSAGES_A_RUN,
@@ -43,7 +44,6 @@ from tests.test_interop.test_java_plugin import (
     send,
     with_plugin,
 )
-from tests.test_interop.tieredstore_process import Tieredstore, stop
 from tests.test_tieredstore.offline.test_restore_killed import done
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]

@@ -19,8 +19,8 @@ from tests.support.http import free_port, get, value_of
 from tests.support.patience import HANGS_AFTER_S, Patience, completed, ended, wait_until
 from tests.support.rocketmq_broker import SHORT_LIVED, BrokerInstall
 from tests.support.seaweedfs import SeaweedFs
+from tests.support.tieredstore_process import Tieredstore
 from tests.test_interop.client_view import comparable, json_lines
-from tests.test_interop.tieredstore_process import Tieredstore
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 

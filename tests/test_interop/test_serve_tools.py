@@ -47,6 +47,41 @@ SHOWN = {
     "cloneGroupOffset -s CG_tools -d CG_clone -t G_Keys": r"success",
 }
 """Commands that print more of a broker, and what they show. The last ones move offsets."""
+DASHBOARD = {
+    "examineBrokerClusterInfo": "ok golden-a",
+    "fetchBrokerRuntimeStats": "ok V5_3_3",
+    "getBrokerConfig": "ok golden-a",
+    "getNameServerAddressList": "ok 1",
+    "fetchAllTopicList": "ok true",
+    "getAllTopicConfig": "ok true",
+    "examineTopicRouteInfo": "ok 1",
+    "examineTopicStats": "ok 2",
+    "examineTopicConfig": "ok 2",
+    "queryTopicConsumeByWho": "ok true",
+    "viewBrokerStatsData TOPIC_PUT_NUMS": "refused 1",  # no statistics are kept
+    "viewBrokerStatsData GROUP_GET_NUMS": "refused 1",
+    "getAllSubscriptionGroup": "ok true",
+    "examineConsumeStats": "ok 3",  # with the topic of the group's retries
+    "examineConsumeStats of an address": "ok 3",
+    "examineConsumeStats of a topic": "ok 2",
+    "examineConsumerConnectionInfo": "ok 1",
+    "getConsumerRunningInfo": "ok 2",  # the topic, and that of the group's retries
+    "getConsumerRunningInfo with threads": "ok true",
+    "getConsumeStatus": "ok true",
+    "examineSubscriptionGroupConfig": "ok CG_dashboard",
+    "resetOffsetByTimestamp": "ok 2",
+    "pull": "ok 0",
+    "searchOffset": "ok true",
+    "queryMessage": "ok true",
+    "viewMessage": "ok 0",
+    "messageTrackDetail": "ok CG_dashboard",
+    "queryConsumeQueue": "ok 3",
+    "queryConsumeTimeSpan": "ok 2",
+    "examineProducerConnectionInfo": "refused 1",
+    "createAndUpdateTopicConfig": "refused 16",
+    "deleteSubscriptionGroup": "refused 16",
+}
+"""Calls of rocketmq-dashboard and what its pages get, with a consumer of two queues online."""
 OF_SOURCE = re.compile(
     r"\d+\.\d+\.\d+\.\d+:\d+"
     r"|(?<=OffsetID: )\s*\w+|(?<=CommitLog Offset: )\s*\d+"
@@ -106,3 +141,10 @@ def test_mqadmin_shows_what_is_there(
     printed: tuple[dict[str, str], dict[str, str]], command: str
 ) -> None:
     assert re.search(SHOWN[command], printed[0][command], re.MULTILINE), printed[0][command]
+
+
+def test_the_calls_of_the_dashboard_are_answered(rocketmq: BrokerInstall, tmp_path: Path) -> None:
+    with serving(rocketmq, tmp_path) as served:
+        said = served.run("Dashboard", TOPIC, "CG_dashboard")
+    found = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
+    assert found == DASHBOARD
