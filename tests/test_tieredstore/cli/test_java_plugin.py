@@ -26,6 +26,7 @@ def test_the_jar_is_written_or_its_lack_is_said(
             [
                 "messageStorePlugIn=io.tieredstore.rocketmq.TieredStorePlugin",
                 "tieredStoreServeAddress=127.0.0.1:10970",
+                "tieredStoreServePort=10970",
             ],
         )
         assert (library / java_plugin.JAR).read_bytes() == b"a jar"

@@ -10,8 +10,8 @@ from tieredstore.config.keys import BROKER_PLUG_IN
 
 JAR = "tieredstore-rocketmq-plugin.jar"
 PACKAGED = f"java_plugin/{JAR}"
-SERVE_ADDRESS = "127.0.0.1:10970"
-"""Default of the plug-in."""
+SERVE_PORT = 10970
+"""Port of the server in the plug-in's default."""
 
 
 def run(_: Invocation, directory: Path) -> int:
@@ -26,5 +26,6 @@ def run(_: Invocation, directory: Path) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / JAR).write_bytes(jar)
     click.echo(f"messageStorePlugIn={BROKER_PLUG_IN}")
-    click.echo(f"tieredStoreServeAddress={SERVE_ADDRESS}")
+    click.echo(f"tieredStoreServeAddress=127.0.0.1:{SERVE_PORT}")
+    click.echo(f"tieredStoreServePort={SERVE_PORT}")
     return 0

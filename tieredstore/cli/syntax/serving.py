@@ -63,6 +63,6 @@ def console() -> None:
 def java_plugin() -> None:
     """Write the plug-in for a Java broker into DIRECTORY, such as the broker's own lib.
 
-    Prints the two lines for broker.conf. With them a broker reads what it has deleted from its
-    tier, by way of the server of `tier --follow` or `tieredstore serve` at tieredStoreServeAddress.
+    Prints the lines for broker.conf. With them a broker reads what it has deleted from its tier,
+    by way of the server of `tier --follow` or `tieredstore serve` at tieredStoreServeAddress.
     """
