@@ -1,7 +1,7 @@
 """Table of the configuration's keys, in the order of `conf/broker.conf`, and its text.
 
 The keys of options are declared with their fields (`provider/setting.py`), all others here.
-Also keys of the Java tiered store without effect here.
+Also keys of the Java tiered store, and of the plug-in for Java brokers, without effect here.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ _NO_HEAP = "There is no Java heap; readAheadCacheSize bounds the cache."
 _PLUG_IN = "Java classes are not loaded; the tier is a directory with a journal of its own."
 _REFERENCES = "Waiting messages are bounded by tieredStoreWaitingMax and tieredStoreBytesInFlight."
 _WINDOW = "The read-ahead window adapts to each reader."
+_OF_BROKER = "The plug-in in the Java broker uses it."
 
 JAVA_ONLY: Mapping[str, str] = {
     "tieredMetadataServiceProvider": _PLUG_IN,
@@ -33,6 +34,10 @@ JAVA_ONLY: Mapping[str, str] = {
     "readAheadCacheSizeThresholdRate": _NO_HEAP,
     "readAheadCacheCreateExpireDuration": _NO_HEAP,
     "readAheadCacheAfterReadExpireDuration": _NO_HEAP,
+    "tieredStorePluginTlsTrustCertPath": _OF_BROKER,
+    "tieredStorePluginTlsCertPath": _OF_BROKER,
+    "tieredStorePluginTlsKeyPath": _OF_BROKER,
+    "tieredStorePluginAccountPath": _OF_BROKER,
 }
 """Each of these keys, and why it has no effect."""
 

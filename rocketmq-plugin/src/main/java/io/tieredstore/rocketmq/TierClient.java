@@ -1,6 +1,7 @@
 package io.tieredstore.rocketmq;
 
 import java.io.IOException;
+import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
@@ -26,11 +27,14 @@ final class TierClient {
   /** An answer has at most 256 KiB of messages: 128 MiB in all. */
   private static final int REQUESTS_MAX = 512;
 
+  private final PluginConfig config;
   private final String address;
   private final String cluster;
   private final String broker;
   private final TierRanges ranges;
-  private final NettyRemotingClient client;
+  private NettyRemotingClient client;
+  private ServerTls tls;
+  private Account account;
   private final Semaphore free = new Semaphore(REQUESTS_MAX);
   private final CountDownLatch stopped = new CountDownLatch(1);
   private final OncePerMinute warning = new OncePerMinute();
@@ -40,18 +44,27 @@ final class TierClient {
   private boolean unsaved;
   private long savedNs = System.nanoTime() - SAVE_NS;
 
-  TierClient(String address, String cluster, String broker, TierRanges ranges) {
-    this.address = address;
+  TierClient(PluginConfig config, String cluster, String broker, TierRanges ranges) {
+    this.config = config;
+    this.address = config.getTieredStoreServeAddress();
     this.cluster = cluster;
     this.broker = broker;
     this.ranges = ranges;
-    NettyClientConfig config = new NettyClientConfig();
-    config.setConnectTimeoutMillis(1000);
-    config.setClientWorkerThreads(2);
-    client = new NettyRemotingClient(config);
+  }
+
+  /** Read the files of the account and of TLS. An exception is the reason for which the broker cannot start. */
+  void secure() throws IOException {
+    try {
+      account = Account.read(config.getTieredStorePluginAccountPath());
+    } catch (IOException | RuntimeException unusable) {
+      String path = config.getTieredStorePluginAccountPath();
+      throw new IOException("tieredStorePluginAccountPath (" + path + ") cannot be used: " + unusable, unusable);
+    }
+    tls = ServerTls.of(config);
   }
 
   void start() {
+    client = new Client(tls);
     client.start();
     Thread poller = new Thread(this::poll, "TieredStoreRanges");
     poller.setDaemon(true);
@@ -60,7 +73,9 @@ final class TierClient {
 
   void stop() {
     stopped.countDown();
-    client.shutdown();
+    if (client != null) { // the store may have refused to start
+      client.shutdown();
+    }
   }
 
   /** Whether the last poll was answered by a server that reads the tier's newest metadata. */
@@ -106,12 +121,12 @@ final class TierClient {
 
   private void pollOnce() throws InterruptedException {
     try {
-      RemotingCommand request = request(TIER_RANGES, null);
-      request.addExtField("version", VERSION);
-      request.addExtField("cluster", cluster);
-      request.addExtField("broker", broker);
-      request.addExtField("since", since);
-      RemotingCommand response = client.invokeSync(address, request, TIMEOUT_MS);
+      Map<String, String> fields = new HashMap<>();
+      fields.put("version", VERSION);
+      fields.put("cluster", cluster);
+      fields.put("broker", broker);
+      fields.put("since", since);
+      RemotingCommand response = client.invokeSync(address, request(TIER_RANGES, fields), TIMEOUT_MS);
       if (response.getCode() != 0) {
         throw new IOException(response.getRemark());
       }
@@ -128,8 +143,10 @@ final class TierClient {
       throw interrupted;
     } catch (Exception failure) {
       up = false;
+      Throwable handshake = tls == null ? null : tls.takeFailure();
       if (warning.isDue()) {
-        LOG.warn("tieredstore: cold messages are not served, and their consumers retry ({}): {}", address, failure.toString());
+        String reason = String.valueOf(handshake == null ? failure : handshake);
+        LOG.warn("tieredstore: cold messages are not served, and their consumers retry ({}): {}", address, reason);
       }
     }
   }
@@ -147,12 +164,31 @@ final class TierClient {
     }
   }
 
-  private static RemotingCommand request(int code, Map<String, String> fields) {
+  private RemotingCommand request(int code, Map<String, String> fields) {
     RemotingCommand request = RemotingCommand.createRequestCommand(code, null);
-    if (fields != null) {
-      fields.forEach(request::addExtField);
-    }
+    (account == null ? fields : account.signed(fields)).forEach(request::addExtField);
     return request;
+  }
+
+  /** Client with TLS of its own, or without: a broker with `-Dtls.enable=true` gives all others its own. */
+  private static final class Client extends NettyRemotingClient {
+    Client(ServerTls tls) {
+      this(tls, plain());
+    }
+
+    private Client(ServerTls tls, NettyClientConfig config) {
+      super(config);
+      config.setUseTLS(tls != null);
+      sslContext = tls;
+    }
+
+    private static NettyClientConfig plain() {
+      NettyClientConfig config = new NettyClientConfig();
+      config.setUseTLS(false);
+      config.setConnectTimeoutMillis(1000);
+      config.setClientWorkerThreads(2);
+      return config;
+    }
   }
 
   /** From 5.2 on the client reports a failed connect by operationFail alone, which 5.1 does not know: no @Override. */

@@ -65,8 +65,8 @@ public class TieredStorePlugin extends AbstractPluginMessageStore {
     context.registerConfiguration(config);
     Path file = Paths.get(context.getMessageStoreConfig().getStorePathRootDir(), "config", "tieredStoreRanges");
     ranges = new TierRanges(file);
-    client = new TierClient(config.getTieredStoreServeAddress(), context.getBrokerConfig().getBrokerClusterName(),
-        context.getBrokerConfig().getBrokerName(), ranges);
+    client = new TierClient(config, context.getBrokerConfig().getBrokerClusterName(), context.getBrokerConfig().getBrokerName(),
+        ranges);
   }
 
   @Override
@@ -101,6 +101,11 @@ public class TieredStorePlugin extends AbstractPluginMessageStore {
     }
     if (next.getClass().getSimpleName().contains("RocksDB")) {
       return "ConsumeQueues in RocksDB (storeType) are not supported by the plug-in";
+    }
+    try {
+      client.secure();
+    } catch (IOException unusable) {
+      return unusable.getMessage();
     }
     return null;
   }
