@@ -1,7 +1,11 @@
 """D5: by default no read returns a record whose topic, offset, tags and body were not compared."""
 
+import asyncio
+from typing import Any
+
 import pytest
 
+from container.record.columns import Contents
 from container.record.properties import tag_hash
 from container.record.unit import UNIT_BYTES
 from fetcher import loading
@@ -34,8 +38,11 @@ async def offsets_until_error(
         at = found.next_offset
 
 
-@pytest.mark.parametrize("cached", [True, False])
-async def test_a_body_that_rotted_is_not_served(*, cached: bool) -> None:
+@pytest.mark.parametrize(("cached", "together"), [(True, 512), (False, 512), (True, 5)])
+async def test_a_body_that_rotted_is_not_served(
+    monkeypatch: pytest.MonkeyPatch, *, cached: bool, together: int
+) -> None:
+    monkeypatch.setattr(loading, "VERIFIED_TOGETHER", together)
     queue = filled(100)
     queue.commit_log[BAD * RECORD + BODY_AT + 3] ^= 1
     options = FetcherOptions(cache_enabled=cached)
@@ -46,6 +53,38 @@ async def test_a_body_that_rotted_is_not_served(*, cached: bool) -> None:
         assert (error.path, error.position) == ("T/0/COMMIT_LOG", BAD * RECORD)
         assert "checksum" in error.reason
         assert (await offsets_until_error(fetcher, at=BAD + 1))[0] == list(range(BAD + 1, 100))
+
+
+@pytest.mark.parametrize(("records", "size"), [(10, 1 << 20), (512, 5 * RECORD)])
+async def test_other_tasks_run_while_a_read_is_verified(
+    monkeypatch: pytest.MonkeyPatch, records: int, size: int
+) -> None:
+    monkeypatch.setattr(loading, "VERIFIED_TOGETHER", records)
+    monkeypatch.setattr(loading, "VERIFIED_BYTES", size)
+    turn, verified_in, verify = 0, list[int](), loading.verify_contents
+
+    def noted(*arguments: Any, **named: Any) -> Contents:
+        verified_in.append(turn)
+        return verify(*arguments, **named)
+
+    async def other() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(loading, "verify_contents", noted)
+    options = FetcherOptions(cache_enabled=False)  # one read at a time
+    async with (
+        TieredMessageFetcher(MemoryTier(filled(100)), options=options) as fetcher,
+        asyncio.TaskGroup() as tasks,
+    ):
+        ticking = tasks.create_task(other())
+        found = await fetcher.get_message("g", "T", 0, 0, messages_max=100)
+        ticking.cancel()
+    assert [one.queue_offset for one in found.messages.decode()] == list(range(100))
+    assert len(verified_in) >= 10
+    assert len(set(verified_in)) == len(verified_in)
 
 
 async def test_records_of_another_topic_are_not_served() -> None:
