@@ -17,6 +17,7 @@ from provider.posix.store import PosixStore
 from tests.support.cli import run
 from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, unpacked
+from tests.support.level import by_level
 from tests.support.packed_objects import PackedTier, in_thread
 from tests.test_tieredstore.offline.test_packed_remake import lose_metadata
 from tests.test_tieredstore.offline.test_packed_restore import is_sound, lose_all, published
@@ -39,6 +40,7 @@ from tieredstore.offline.jobs.rebuild_metadata import remake
 from tieredstore.session.places import directory_of
 
 SPLIT_BYTES = (16 << 10, 64 << 10, 1 << 40)
+SPLITS = by_level(quick=SPLIT_BYTES[::2], full=SPLIT_BYTES[::2], nightly=SPLIT_BYTES)
 LOG_BYTES, ITEMS_MAX = 48 << 10, 150
 """So few that queues of the golden store need several files, and share some."""
 KEYS_OF_ONE_MAX = 5
@@ -84,13 +86,14 @@ async def read(broker: Path) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 async def test_logs_in_a_directory_give_the_same_keys_however_they_are_split(
     tmp_path: Path,
 ) -> None:
     tree = unpacked(ROCKETMQ_533)
     run(*options_of(tree, tmp_path / "sound"), "tier", tree.store)
     found: list[list[tuple[object, ...]]] = []
-    for split_bytes in SPLIT_BYTES:
+    for split_bytes in SPLITS:
         tier = Path(shutil.copytree(tmp_path / "sound", tmp_path / str(split_bytes)))
         config, broker = config_of(tree, tier), broker_of(tree, tier)
         remove_derived(broker)
@@ -108,16 +111,17 @@ async def test_logs_in_a_directory_give_the_same_keys_however_they_are_split(
         store = PosixStore(broker)
         await same_answers(await TierReader.open(store, verify=True), tree)
         await store.close()
-    assert found == found[:1] * len(SPLIT_BYTES)
+    assert found == found[:1] * len(SPLITS)
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 async def test_parts_give_the_same_keys_however_they_are_split(packed_tier: PackedTier) -> None:
     await lose_metadata(packed_tier)
     left = packed_tier.objects
     config = packed_tier.config
     found: list[list[tuple[object, ...]]] = []
-    for split_bytes in SPLIT_BYTES:
+    for split_bytes in SPLITS:
         packed_tier.put(left)
         made = await in_thread(partial(remake, config, OneProcess(), split_bytes=split_bytes))
         assert (made.faults, made.findings) == ([], [])
@@ -129,7 +133,7 @@ async def test_parts_give_the_same_keys_however_they_are_split(packed_tier: Pack
         assert await packed_tier.read(published) == before, "but for where bytes lie"
         assert await packed_tier.read(keys_of) == found[0]
         await is_sound(packed_tier, answers=split_bytes == SPLIT_BYTES[0])
-    assert found == found[:1] * len(SPLIT_BYTES)
+    assert found == found[:1] * len(SPLITS)
 
 
 @pytest.mark.slow

@@ -30,6 +30,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(HANGS_AFTER_S)]
 MESSAGES = int(os.environ.get("RANDOM_MESSAGES", "20000"))
 SEED = int(os.environ.get("RANDOM_SEED", "7"))
 SPLIT_BYTES = (64 << 10, 1 << 20, 1 << 40)
+BY_DAY = [
+    pytest.param(one, marks=[pytest.mark.nightly] if one == SPLIT_BYTES[1] else [])
+    for one in SPLIT_BYTES
+]
+"""Spark rebuilds the same tier by day with the one between."""
 Hashes = dict[str, bytes]
 
 
@@ -165,14 +170,14 @@ def test_the_tier_has_all_that_may_mislead_a_rebuild(sound_random: RandomTier) -
     assert len([*sound_random.broker.glob(f"{INDEX_QUEUE.topic}/*/*/*")]) > 3
 
 
-@pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
+@pytest.mark.parametrize("split_bytes", BY_DAY)
 def test_lost_units_and_index_files_come_back_byte_for_byte(
     sound_random: RandomTier, tmp_path: Path, engine: Engine, split_bytes: int
 ) -> None:
     is_restored(sound_random.copied(tmp_path), engine, split_bytes)
 
 
-@pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
+@pytest.mark.parametrize("split_bytes", BY_DAY)
 def test_commit_logs_alone_give_all_back(
     sound_random: RandomTier, tmp_path: Path, engine: Engine, split_bytes: int
 ) -> None:
@@ -185,7 +190,7 @@ def test_commit_logs_alone_give_all_back(
     is_restored(tier, engine, split_bytes)
 
 
-@pytest.mark.parametrize("split_bytes", SPLIT_BYTES)
+@pytest.mark.parametrize("split_bytes", BY_DAY)
 def test_commit_logs_with_codas_give_all_back(
     sound_random: RandomTier, tmp_path: Path, split_bytes: int
 ) -> None:
