@@ -38,7 +38,7 @@ _NO_CLOCK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]
 """How long an example takes says how busy the machine is."""
 _SAME_EXAMPLES = settings(_NO_CLOCK, derandomize=True)
 settings.register_profile("quick", _SAME_EXAMPLES, max_examples=15, stateful_step_count=20)
-settings.register_profile("full", _SAME_EXAMPLES, max_examples=50)
+settings.register_profile("full", _SAME_EXAMPLES, max_examples=30, stateful_step_count=30)
 settings.register_profile("nightly", _NO_CLOCK, max_examples=2_000, stateful_step_count=100)
 settings.load_profile(LEVEL)
 

@@ -24,7 +24,7 @@ BY_DAY = Counter(lacking=11, refused=6, opened=31)
 
 
 @pytest.mark.scales
-@pytest.mark.parametrize("seed", range(by_level(quick=1, full=5, nightly=50)))
+@pytest.mark.parametrize("seed", range(by_level(quick=1, full=3, nightly=50)))
 def test_mutations_of_every_file(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +75,7 @@ def test_a_store_that_is_not_mutated_has_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.scales
-@pytest.mark.parametrize("seed", range(by_level(quick=10, full=30, nightly=600)))
+@pytest.mark.parametrize("seed", range(by_level(quick=10, full=20, nightly=600)))
 async def test_each_verb_over_damaged_files_answers_or_says_so(seed: int, tmp_path: Path) -> None:
     """Damaged before the store is opened, or while it is open."""
     rng, root = Random(seed), tmp_path / "store"

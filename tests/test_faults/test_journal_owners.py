@@ -7,7 +7,7 @@ import pytest
 from tests.support.journal_simulation import simulate
 from tests.support.level import LEVEL, by_level
 
-CHUNK = by_level(quick=25, full=150, nightly=300)
+CHUNK = by_level(quick=25, full=90, nightly=300)
 CHUNKS = by_level(quick=2, full=1, nightly=20)
 
 

@@ -108,6 +108,6 @@ def test_the_simulation_of_owners_kills(mutant: Mutant) -> None:
 
 
 @pytest.mark.scales
-@pytest.mark.parametrize("seed", range(by_level(quick=10, full=50, nightly=2_000)))
+@pytest.mark.parametrize("seed", range(by_level(quick=10, full=25, nightly=2_000)))
 def test_a_living_owner_keeps_its_tier_and_all_others_are_replaced_in_time(seed: int) -> None:
     simulate_owners(seed)

@@ -21,8 +21,8 @@ from tests.support.store_simulation import simulate_files, simulate_objects
 CHUNKS = 8
 CHUNKS_OF_OBJECTS = 3
 """Odd, for every fourth seed cuts queues: each chunk has some."""
-SEEDS = int(os.environ.get("SEEDS") or by_level(quick=36, full=96, nightly=2_000))
-SEEDS_OF_FILES = int(os.environ.get("SEEDS") or by_level(quick=16, full=48, nightly=1_000))
+SEEDS = int(os.environ.get("SEEDS") or by_level(quick=36, full=66, nightly=2_000))
+SEEDS_OF_FILES = int(os.environ.get("SEEDS") or by_level(quick=16, full=32, nightly=1_000))
 FIRST = int(os.environ.get("FIRST", "0"))
 
 

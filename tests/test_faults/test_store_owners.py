@@ -22,9 +22,9 @@ from tests.support.store_harness import (
 from tests.support.store_reader import findings
 from tests.support.store_simulation import simulate_store
 
-CHUNK = by_level(quick=8, full=60, nightly=125)
+CHUNK = by_level(quick=8, full=40, nightly=125)
 CHUNKS = by_level(quick=4, full=1, nightly=20)
-EXPIRING = by_level(quick=8, full=12, nightly=1_000)
+EXPIRING = by_level(quick=8, full=10, nightly=1_000)
 QUEUE = QueueId("T", 0)
 
 

@@ -217,7 +217,7 @@ def again(state: Path, scratch: Path, rng: Random) -> Path:
 
 
 @pytest.mark.scales
-@pytest.mark.parametrize("seed", range(by_level(quick=2, full=6, nightly=100)))
+@pytest.mark.parametrize("seed", range(by_level(quick=2, full=4, nightly=100)))
 def test_what_was_flushed_is_there_after_a_power_failure(seed: int, tmp_path: Path) -> None:
     base = tmp_path / "disk"
     base.mkdir()

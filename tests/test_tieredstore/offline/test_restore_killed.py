@@ -17,7 +17,7 @@ from tests.support.seaweedfs import SeaweedFs
 from tieredstore.following.directory.layout import RESTORING
 from tieredstore.hot.options import HotWriteOptions
 
-pytestmark = [pytest.mark.s3, pytest.mark.timeout(HANGS_AFTER_S)]
+pytestmark = [pytest.mark.s3, pytest.mark.scales, pytest.mark.timeout(HANGS_AFTER_S)]
 
 KILLS = by_level(quick=2, full=3, nightly=20)
 OPTIONS = HotWriteOptions(commit_log_bytes=1 << 20, consume_queue_bytes=20_000)

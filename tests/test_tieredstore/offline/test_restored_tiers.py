@@ -33,7 +33,7 @@ from tieredstore.following.queues import poll_schedule
 
 __all__ = ["broker", "small_groups", "tier"]  # fixtures
 
-QUEUES = by_level(quick=300, full=2_000, nightly=10_000)
+QUEUES = by_level(quick=300, full=600, nightly=10_000)
 
 
 def test_a_queue_whose_oldest_messages_expired_begins_with_the_first_that_stays(
@@ -153,6 +153,7 @@ def test_a_directory_that_may_not_be_written_is_one_sentence(
 
 
 @pytest.mark.slow
+@pytest.mark.scales
 @pytest.mark.timeout(HANGS_AFTER_S)
 def test_very_many_queues_are_restored_and_go_on(tmp_path: Path) -> None:
     store = FakeBroker(tmp_path / "store", commit_log_bytes=1 << 20, consume_queue_bytes=400)

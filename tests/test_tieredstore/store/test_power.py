@@ -274,7 +274,7 @@ def again(state: Path, run: Run, scratch: Path, rng: Random) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.scales
-@pytest.mark.parametrize("seed", range(by_level(quick=2, full=4, nightly=100)))
+@pytest.mark.parametrize("seed", range(by_level(quick=2, full=3, nightly=100)))
 def test_hot_log_and_tier_lose_and_double_nothing(seed: int, tmp_path: Path) -> None:
     assert judge(Run(tmp_path / "disk", seed), tmp_path, seed, states=20) > 50
 

@@ -534,7 +534,7 @@ class History(RuleBasedStateMachine):
 @pytest.mark.scales
 def test_the_visible_history_is_the_models() -> None:
     """Slow, for stores are opened and closed on a disk: some 0.5 s a run of 25 steps."""
-    examples = by_level(quick=8, full=16, nightly=400)
+    examples = by_level(quick=8, full=12, nightly=400)
     run_state_machine_as_test(
         History, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None)
     )
