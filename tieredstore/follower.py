@@ -35,6 +35,7 @@ from tieredstore.session.report import Reporter, log_owned, log_start
 from tieredstore.session.takeover import refuse_living_owner
 from tieredstore.session.tiering import (
     FollowedMemory,
+    OwnTiering,
     TieringWatch,
     dispatcher_of,
     owner_tasks,
@@ -146,7 +147,8 @@ class Follower:
             followed = FollowedMemory(hot, tier, kept_every_s=config.remember_s)
             is_known = await followed.recall()
             # Of a log that is read from a replay position on, only the newest topics are seen.
-            watch = TieringWatch(hot, tier, dispatcher, clock, knows_topics=not is_known)
+            tiering = OwnTiering(hot, tier, dispatcher)
+            watch = TieringWatch(tiering, clock, knows_topics=not is_known)
             log_owned(tier.state)
             tasks = await owner_tasks(config, tier, clock, partial(topic_values, self._store_dir))
             tasks += [Reporter(watch.look, clock).run, partial(followed.run, clock)]

@@ -151,6 +151,7 @@ def open_store(
     take_over: bool = False,
     new_tier: bool = False,
     durable: bool = False,
+    process: Literal["inline", "own"] | None = None,
 ) -> "SyncStore":
     """Open a message store with a tier, at once; arguments and errors as `tieredstore.open_store`.
 
@@ -176,6 +177,7 @@ def open_store(
             take_over=take_over,
             new_tier=new_tier,
             durable=durable,
+            process=process,
         )
     )
 

@@ -258,6 +258,11 @@ class Config:
         return str(self.settings["tieredStorageLevel"].value)
 
     @property
+    def has_tiering_process(self) -> bool:
+        """`tieredStoreProcess`: whether a process of its own tiers the messages of our store."""
+        return self.settings["tieredStoreProcess"].value == "own"
+
+    @property
     def store_dir(self) -> Path:
         """`storePathRootDir`."""
         return Path(str(self.settings["storePathRootDir"].value))

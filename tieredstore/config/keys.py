@@ -42,6 +42,7 @@ JAVA_ONLY: Mapping[str, str] = {
 """Each of these keys, and why it has no effect."""
 
 LEVELS = ("DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORCE")
+PROCESSES = ("inline", "own")
 OUR_PLUG_IN = "tieredstore.TieredMessageStore"
 BROKER_PLUG_IN = "io.tieredstore.rocketmq.TieredStorePlugin"
 """Java class of `tieredstore java-plugin`, for a broker whose configuration is read here, too."""
@@ -424,6 +425,14 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
         "tieredStoreBatchesPerCommit",
         "tieredStoreBytesInFlight",
         "tieredStoreWaitingMax",
+        Key(
+            "tieredStoreProcess",
+            Kind.CHOICE,
+            "inline",
+            "Process that tiers our own store: the one that appends and serves, or a process of "
+            "its own beside it.",
+            choices=PROCESSES,
+        ),
         "tieredStorePollInterval",
         "tieredStoreScanInterval",
         "tieredStoreBackfill",

@@ -1,6 +1,7 @@
 """Hot log in RocketMQ's local format: concurrent appends, reads by queue offset, retention."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
@@ -88,6 +89,11 @@ class HotLog:
             self._appender.directory.refuse_if_moved()
 
     @property
+    def identities(self) -> Mapping[Path, os.stat_result]:
+        """Directories of store and CommitLog, as they were opened; see `refuse_moved`."""
+        return self._appender.directory.identities
+
+    @property
     def commit_log(self) -> Path:
         """Directory of the CommitLog files."""
         return self._appender.directory.commit_log
@@ -161,13 +167,17 @@ class HotLog:
         with posix_errors(str(self.root)):
             return COPIED if is_copy(self.root) else ""
 
-    def remember_place(self) -> None:
-        """Record that hot log and tier were compared; see `doubt`. Blocks.
+    async def remember_place(self) -> None:
+        """Record that hot log and tier were compared; see `doubt`. Durable on return.
 
         Raises:
             Unavailable, Denied: the store cannot be written, or was moved.
+            Closed: the log was closed.
         """
         self.is_compared = True
+        await asyncio.to_thread(self._remember_place)
+
+    def _remember_place(self) -> None:
         with self.kept(), posix_errors(str(self.root)):
             remember_place(self.root)
 
@@ -351,6 +361,10 @@ class HotLog:
     def durable_offset(self, queue: QueueId) -> int:
         """Return the offset after the last message of a queue that is synced to disk."""
         return self._ends.durable.get(queue, 0)
+
+    def durable_offsets(self) -> Mapping[QueueId, int]:
+        """Return the durable offset of each queue that has or had messages. Do not change it."""
+        return self._ends.durable
 
     async def trim(self, holds_back: HoldsBack, options: RetentionOptions) -> Trim:
         """Run one round of retention: delete tiered files by age and disk use.

@@ -1,9 +1,12 @@
 """Dispatcher source over the hot log, bounded by the durable watermark."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Protocol
 
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
@@ -16,11 +19,60 @@ from provider.ranges import QueueOffset
 from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.options import HotLogOptions
 from tieredstore.following.statistics import ScanStatistics
-from tieredstore.hot.hot_log import HotLog
 from tieredstore.hot.log.commit_log import REPAIR
+from tieredstore.hot.reading import Bounds
 
 FOLLOWING = HotLogOptions(scan_s_min=0.1)
 """Options of the reader: new queues are found within 0.1 s, for at most 0.5 % of the time."""
+
+
+class WrittenLog(Protocol):
+    """Hot log as its tiering sees it: of this process (`HotLog`), or of the process that writes."""
+
+    @property
+    def root(self) -> Path:
+        """Store directory."""
+        ...
+
+    @property
+    def commit_log(self) -> Path:
+        """Directory of the CommitLog files."""
+        ...
+
+    @property
+    def news(self) -> asyncio.Event:
+        """Event that is set when messages became durable. Its waiter clears it."""
+        ...
+
+    def durable_offset(self, queue: QueueId) -> int:
+        """See `HotLog.durable_offset`."""
+        ...
+
+    def next_offset(self, queue: QueueId) -> int:
+        """See `HotLog.next_offset`."""
+        ...
+
+    def refuse_if_moved(self) -> None:
+        """See `HotLog.refuse_if_moved`."""
+        ...
+
+    async def bounds(self, queue: QueueId) -> Bounds:
+        """See `HotLog.bounds`."""
+        ...
+
+    async def flush(self) -> None:
+        """See `HotLog.flush`."""
+        ...
+
+    async def continue_queues(
+        self, offsets: Mapping[QueueId, int], compared: Mapping[QueueId, int] | None = None
+    ) -> frozenset[QueueId]:
+        """See `HotLog.continue_queues`."""
+        ...
+
+    async def remember_place(self) -> None:
+        """See `HotLog.remember_place`."""
+        ...
 
 
 OpenReader = Callable[[], Awaitable[RocketMqHotLog]]
@@ -28,7 +80,7 @@ OpenReader = Callable[[], Awaitable[RocketMqHotLog]]
 
 @asynccontextmanager
 async def open_feed(
-    log: HotLog,
+    log: WrittenLog,
     *,
     clock: Clock,
     cluster: str,
@@ -59,7 +111,7 @@ async def open_feed(
 
 
 class HotLogFeed:
-    """Implements `dispatcher.ports.HotLog` over a log that this process writes.
+    """Implements `dispatcher.ports.HotLog` over a log of our own.
 
     It reports durable messages only, so that a power failure never leaves the tier ahead of the
     log. `wait` is event-driven: it returns when messages became durable.
@@ -67,7 +119,7 @@ class HotLogFeed:
 
     def __init__(
         self,
-        log: HotLog,
+        log: WrittenLog,
         reader: RocketMqHotLog,
         clock: Clock,
         topics: TopicFilter,
@@ -82,6 +134,8 @@ class HotLogFeed:
         self._seen: dict[QueueId, HotQueue] = {}
         self._told: dict[QueueId, HotQueue] = {}
         self._released: dict[QueueId, int] = {}
+        self.on_release: Callable[[QueueId, int], None] = lambda _queue, _offset: None
+        """Callback with a queue and the offset below which all its messages are tiered."""
         self._surveyed = False
         """Whether the next poll returns all queues, as the first one does."""
 
@@ -195,6 +249,7 @@ class HotLogFeed:
     async def release(self, queue: QueueId, offset: QueueOffset) -> None:
         """Record that all messages of `queue` below `offset` are durable in the tier."""
         self._released[queue] = max(offset, self._released.get(queue, 0))
+        self.on_release(queue, self._released[queue])
         await self._reader.release(queue, offset)
 
     def holds_back(self, queue: QueueId) -> int | None:

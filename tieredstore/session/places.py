@@ -300,15 +300,27 @@ class StaticCredentials:
         return self._found
 
 
-def reading_storage(config: Config, location: Location, *, clock: Clock) -> TwoStores:
+def reading_storage(
+    config: Config,
+    location: Location,
+    *,
+    clock: Clock,
+    metrics: "ProviderMetrics | None" = None,
+) -> TwoStores:
     """Return the stores of a reader: calls are retried, and reads are planned for a distant store.
+
+    `metrics`: count the calls; None: they are not counted.
 
     Raises: as `storage_at`.
     """
     far = _far(config, clock)
     rng = SystemRandom()
 
-    def layers(_: str, where: Location, store: AppendingStore) -> AppendingStore:
+    def layers(which: str, where: Location, store: AppendingStore) -> AppendingStore:
+        if metrics is not None:
+            from provider.stores.metered import MeteredStore  # noqa: PLC0415 - as below
+
+            store = MeteredStore(store, clock=clock, metrics=metrics, store=which)
         return far(where, RetryingStore(store, clock=clock, rng=rng))
 
     return storage_at(config, location, clock=clock, layers=layers)

@@ -30,6 +30,7 @@ from tieredstore.session.places import brokers_in, directory_of, reading_storage
 
 if TYPE_CHECKING:
     from container.java.metadata import JavaMetadata, KnownOffsets
+    from provider.stores.metered import ProviderMetrics
 
 AS_OPTIONS = "-D brokerClusterName={cluster} -D brokerName={broker}"
 """Options of the command line that name a broker."""
@@ -157,10 +158,12 @@ async def open_reader(
     *,
     java_path: str = "",
     damaged: bool = False,
+    metrics: "ProviderMetrics | None" = None,
 ) -> AsyncGenerator[TierReader]:
     """A reader of the configured broker's tier: ours, or a Java one by its metadata file.
 
     `damaged`: of a damaged journal, take the part that is whole, so that it can be checked.
+    `metrics`: count the requests; None: they are not counted.
 
     Raises:
         NotFound: there is no tier, or the Java metadata does not name this broker.
@@ -170,7 +173,7 @@ async def open_reader(
     """
     directory = directory_of(config)
     clock = SystemClock()
-    store = reading_storage(config, directory, clock=clock)
+    store = reading_storage(config, directory, clock=clock, metrics=metrics)
     try:
         with whole_paths(directory, second_location(config)):
             if java_metadata is None:

@@ -9,12 +9,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
+from container.journal.journal import JournalStatistics
 from container.metadata.records import Queue, Topic
+from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.tier_objects import FOLLOWED_PREFIX, FollowedName
 from container.tier import Tier
+from container.upkeep.upkeep import UpkeepStatistics
 from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.ports import HotLog
 from dispatcher.statistics import DispatchStatistics
@@ -26,6 +29,7 @@ from tieredstore.config.effective import Config
 from tieredstore.following.directory.layout import TOPICS, read_topic_table
 from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.log_reader.log_scan import Remembered
+from tieredstore.following.statistics import ScanStatistics
 from tieredstore.hot.hot_log_source import HotLogFeed
 from tieredstore.hot.log.topics import (
     RESERVE_TIME,
@@ -205,14 +209,90 @@ async def owner_tasks(
     return [tier.run, watch, partial(keep_topic_values, values, tier, clock)]
 
 
+class Ownership(NamedTuple):
+    """Ownership of a tier at one moment."""
+
+    journal: JournalStatistics
+    is_owner: bool
+    """Whether the tier is still owned, as far as is known: until the end of an orderly close."""
+    ends: bool
+    """Whether the journal was closed in an orderly way."""
+    garbage_objects: int
+    """Objects that nothing refers to and that wait for their deletion."""
+
+
+class Tiering(Protocol):
+    """Source of the statistics of a tier and of its tiering, in this process or in another."""
+
+    @property
+    def state(self) -> TierState:
+        """Published state of the tier."""
+        ...
+
+    def dispatch(self) -> DispatchStatistics:
+        """Return progress of tiering by queue, and current failures. O(queues)."""
+        ...
+
+    def scan(self) -> ScanStatistics:
+        """Return costs, findings and present errors of the hot log's reader."""
+        ...
+
+    def upkeep(self) -> UpkeepStatistics:
+        """Return results and errors of upkeep."""
+        ...
+
+    def ownership(self) -> Ownership:
+        """Return the journal's state and counters."""
+        ...
+
+
+class OwnTiering:
+    """`Tiering` of a tier that this process owns."""
+
+    def __init__(
+        self, hot: RocketMqHotLog | HotLogFeed, tier: Tier, dispatcher: TieredDispatcher
+    ) -> None:
+        self._hot = hot
+        self._tier = tier
+        self._dispatcher = dispatcher
+
+    def __repr__(self) -> str:
+        return f"<OwnTiering of {self._tier!r}>"
+
+    @property
+    def state(self) -> TierState:
+        """See `Tiering`."""
+        return self._tier.state
+
+    def dispatch(self) -> DispatchStatistics:
+        """See `Tiering`."""
+        return self._dispatcher.statistics()
+
+    def scan(self) -> ScanStatistics:
+        """See `Tiering`."""
+        return replace(self._hot.statistics)
+
+    def upkeep(self) -> UpkeepStatistics:
+        """See `Tiering`."""
+        return self._tier.upkeep.statistics()
+
+    def ownership(self) -> Ownership:
+        """See `Tiering`."""
+        journal = self._tier.journal
+        return Ownership(
+            journal.statistics(),
+            journal.is_closed or not journal.is_over,
+            journal.is_closed,
+            len(self._tier.state.tombstones),
+        )
+
+
 class TieringWatch:
     """Statistics of tiering since the tier was opened. They stay readable after its end."""
 
     def __init__(
         self,
-        hot: RocketMqHotLog | HotLogFeed,
-        tier: Tier,
-        dispatcher: TieredDispatcher,
+        tiering: Tiering,
         clock: Clock,
         *,
         fetcher: TieredMessageFetcher | None = None,
@@ -223,57 +303,57 @@ class TieringWatch:
         `fetcher`: that of the tier's readers. `knows_topics`: whether the hot log reports all
         topics of the tier again.
         """
-        self._hot = hot
-        self._tier = tier
-        self._dispatcher = dispatcher
+        self._tiering = tiering
         self._clock = clock
         self._fetcher = fetcher
-        self._before = tier.state.queues.copy()
+        self._before = tiering.state.queues.copy()
         before = self._before if knows_topics else ()
         self._topics_before = frozenset(queue.topic for queue in before)
 
     def __repr__(self) -> str:
-        return f"<TieringWatch of {self._tier!r}>"
+        return f"<TieringWatch of {self._tiering!r}>"
 
     def statistics(self) -> DispatchStatistics:
         """Return progress of tiering by queue, and current failures. O(queues)."""
-        return self._dispatcher.statistics()
+        return self._tiering.dispatch()
 
     def topics(self) -> list[TopicSummary]:
         """Return the tier's content and its growth by topic. O(queues)."""
-        return summarize(self._before, self._tier.state.queues, self.statistics().queues)
+        return summarize(self._before, self._tiering.state.queues, self.statistics().queues)
 
     def losses(self) -> list[Loss]:
         """Return messages found to be lost since the baseline. O(queues and gaps)."""
-        return new_losses(self._before, self._tier.state.queues)
+        return new_losses(self._before, self._tiering.state.queues)
 
     def troubles(self) -> Sequence[str]:
         """Return the parts of the hot log that cannot be read now."""
-        return self._hot.statistics.troubles
+        return self._tiering.scan().troubles
 
     def look(self) -> Look:
         """Return the input of the reporter."""
+        tiering = self._tiering
         return Look(
-            self.statistics(),
-            self._hot.statistics,
-            self._tier.upkeep.statistics(),
+            tiering.dispatch(),
+            tiering.scan(),
+            tiering.upkeep(),
             self.losses(),
             self._topics_before,
         )
 
     def moment(self) -> Moment:
         """Return the values of the metrics page. O(queues)."""
-        tier = self._tier
+        tiering = self._tiering
+        owned = tiering.ownership()
         return Moment(
             now_ms=self._clock.now_ms(),
-            dispatch=self.statistics(),
-            scan=replace(self._hot.statistics),
-            journal=tier.journal.statistics(),
-            is_owner=tier.journal.is_closed or not tier.journal.is_over,
-            ends=tier.journal.is_closed,
-            upkeep=tier.upkeep.statistics(),
-            queues=tier.state.queues.copy(),
-            garbage_objects=len(tier.state.tombstones),
+            dispatch=tiering.dispatch(),
+            scan=tiering.scan(),
+            journal=owned.journal,
+            is_owner=owned.is_owner,
+            ends=owned.ends,
+            upkeep=tiering.upkeep(),
+            queues=tiering.state.queues.copy(),
+            garbage_objects=owned.garbage_objects,
             fetch=None if self._fetcher is None else self._fetcher.statistics(),
         )
 

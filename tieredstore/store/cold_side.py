@@ -21,6 +21,8 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from container.lookup.coverage import count, readable, without
+from container.lookup.find import KnownCoverage, find_messages
+from container.lookup.query import KeyQuery, QueryResult
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.names.tier_objects import EntryName
@@ -30,6 +32,7 @@ from container.tier_view import TierView
 from dispatcher.consistency import compare_all, find_common_end, first_record
 from dispatcher.options import COMPARED_BYTES_MAX
 from dispatcher.ports import HotQueue, Wanted, records_of_queue
+from dispatcher.statistics import DispatchStatistics
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import Clock
 from provider.errors import Closed, Corrupt, Denied, NotFound, OutOfRange, StoreError, Unavailable
@@ -38,7 +41,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.options import HotLogOptions
 from tieredstore.hot.hot_log import HotLog
-from tieredstore.hot.hot_log_source import HotLogFeed, open_feed
+from tieredstore.hot.hot_log_source import HotLogFeed, WrittenLog, open_feed
 from tieredstore.lifetime import running
 from tieredstore.process_name import moment_text
 from tieredstore.session.identity import (
@@ -51,8 +54,14 @@ from tieredstore.session.owner import open_owner, refuse_foreign_files, refuse_o
 from tieredstore.session.places import directory_of
 from tieredstore.session.reader import open_reader
 from tieredstore.session.takeover import refuse_living_owner
-from tieredstore.session.tiering import OwnTopicValues, TieringWatch, dispatcher_of, owner_tasks
-from tieredstore.store.levels import Span
+from tieredstore.session.tiering import (
+    OwnTiering,
+    OwnTopicValues,
+    TieringWatch,
+    dispatcher_of,
+    owner_tasks,
+)
+from tieredstore.store.cold_tier import ColdTier
 
 LOGGER = logging.getLogger("tieredstore.store")
 CONTINUE_ANSWER_S_MAX = 60.0
@@ -76,7 +85,7 @@ class Contradiction(Denied):
 
 
 async def continue_at_tier(
-    log: HotLog,
+    log: WrittenLog,
     feed: HotLogFeed,
     tier: TierView,
     *,
@@ -176,9 +185,9 @@ def _remains_of_tier(config: Config) -> str:
     return ""
 
 
-async def _remember_place(log: HotLog) -> None:
+async def _remember_place(log: WrittenLog) -> None:
     try:
-        await asyncio.to_thread(log.remember_place)
+        await log.remember_place()
     except Closed:
         raise
     except (StoreError, OSError) as error:  # then a later start counts as that of a copy
@@ -189,14 +198,14 @@ def _is_below(tiered: Queue | None, hot: HotQueue) -> bool:
     return tiered is not None and hot.max_offset < tiered.next_offset
 
 
-async def _in_log_alone(log: HotLog, tier: TierView, queue: QueueId) -> int:
+async def _in_log_alone(log: WrittenLog, tier: TierView, queue: QueueId) -> int:
     """Return the number of a queue's messages in the hot log that its tier expired or never had."""
     record = tier.state.queues.get(queue)
     return count(without([await log.bounds(queue)], readable(record) if record else ()))
 
 
 def _continued_sentence(
-    log: HotLog, had: Mapping[QueueId, int], behind: Mapping[QueueId, int], alone: int
+    log: WrittenLog, had: Mapping[QueueId, int], behind: Mapping[QueueId, int], alone: int
 ) -> str:
     named = [
         f"{queue} ended at offset {had[queue]} and continues at {behind[queue]}"
@@ -282,12 +291,12 @@ OpenTier = Callable[[], AbstractAsyncContextManager[Tier]]
 """Function that opens a tier as its owner. Its journal is not written yet."""
 
 
-class ColdSide:
-    """Open tier of a message store, with its feed, dispatcher and fetcher. See `open_cold_side`."""
+class ColdSide(ColdTier):
+    """Tier that this process owns, with its feed, dispatcher and fetcher. See `open_cold_side`."""
 
     def __init__(
         self,
-        log: HotLog,
+        log: WrittenLog,
         feed: HotLogFeed,
         tier: Tier,
         config: Config,
@@ -297,7 +306,7 @@ class ColdSide:
     ) -> None:
         """Begin paused. `agreed`: the tier's state of queues already compared with the hot log."""
         self.feed = feed
-        self.tier = tier
+        self._tier = tier
         self.topic_values = OwnTopicValues(log.root, tier)
         self.fetcher = TieredMessageFetcher(tier, options=config.fetcher, clock=clock)
         self.dispatcher = dispatcher_of(config, feed, tier, clock, agreed)
@@ -315,9 +324,23 @@ class ColdSide:
     def __repr__(self) -> str:
         return f"<ColdSide {self.tier!r}>"
 
+    @property
+    def tier(self) -> Tier:
+        """Tier of this process."""
+        return self._tier
+
     def watch(self, clock: Clock) -> TieringWatch:
         """Watch the tiering from now on."""
-        return TieringWatch(self.feed, self.tier, self.dispatcher, clock, fetcher=self.fetcher)
+        tiering = OwnTiering(self.feed, self.tier, self.dispatcher)
+        return TieringWatch(tiering, clock, fetcher=self.fetcher)
+
+    def statistics(self) -> DispatchStatistics:
+        """Return tiering progress by queue, and current failures. O(queues)."""
+        return self.dispatcher.statistics()
+
+    def holds_back(self, queue: QueueId) -> int | None:
+        """See `HotLogFeed.holds_back`."""
+        return self.feed.holds_back(queue)
 
     @property
     def is_paused(self) -> bool:
@@ -325,37 +348,27 @@ class ColdSide:
         return not self._uploads.is_set()
 
     def resume(self) -> None:
-        """Start or resume tiering of the backlog and of new messages."""
+        """See `ColdTier.resume`."""
         self._pauses.clear()
         self._uploads.set()
 
     def pause(self) -> None:
-        """Pause tiering. Uploads in progress are settled after `resume`, or by the next start."""
+        """See `ColdTier.pause`."""
         self._uploads.clear()
         self._pauses.set()
 
-    def span(self, queue: QueueId) -> Span | None:
-        """Return the tier's offsets of a queue; None if it does not have the queue. No request."""
-        found = self.tier.container(queue)
-        if found is None:
-            return None
-        return Span(found.min_offset, found.next_offset, found.gaps)
+    async def find(self, query: KeyQuery, known: KnownCoverage) -> QueryResult:
+        """Find messages in the tier by key; see `find_messages`."""
+        return await find_messages(self.tier, query, unsealed=self.tier.unsealed, known=known)
 
-    def figures(self) -> dict[str, float]:
-        """Return current figures by name. O(queues)."""
-        dispatched, fetched = self.dispatcher.statistics(), self.fetcher.statistics()
-        return {
-            "tier_behind": dispatched.behind,
-            "tier_oldest_age_s": dispatched.oldest_age_s,
-            "tier_messages": dispatched.messages,
-            "tier_bytes": dispatched.bytes,
-            "tier_rounds": dispatched.rounds,
-            "tier_rounds_failed": dispatched.rounds_failed,
-            "tier_gaps": dispatched.gaps,
-            "tier_halted_queues": len(dispatched.halted),
-            "cache_hits": fetched.hits,
-            "cache_misses": fetched.misses,
-        }
+    async def publish_topics(self) -> None:
+        """Publish the topics' values of the hot log in the tier; see `Tier.set_topics`.
+
+        Raises:
+            Unavailable: the tier cannot be written now; the next poll of the file tries again.
+            Fenced: a newer owner has the tier.
+        """
+        await self.tier.set_topics(*await self.topic_values.read())
 
     async def dispatch_forever(self) -> None:
         """Tier the backlog and new messages while tiering is not paused. Endless.
@@ -550,7 +563,7 @@ async def open_configured_tier(
 
 @asynccontextmanager
 async def open_cold_side(
-    config: Config, log: HotLog, open_tier: OpenTier, *, clock: Clock, continues: bool = True
+    config: Config, log: WrittenLog, open_tier: OpenTier, *, clock: Clock, continues: bool = True
 ) -> AsyncGenerator[ColdSide]:
     """Own a tier and feed it from `log` for the block. Tier the rest of the backlog at its end.
 

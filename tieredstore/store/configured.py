@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 from dispatcher.topic_filter import own_topics
 from provider.clock import Clock, SystemClock
@@ -114,6 +115,7 @@ def open_store(
     take_over: bool = False,
     new_tier: bool = False,
     durable: bool = False,
+    process: Literal["inline", "own"] | None = None,
 ) -> TieredMessageStore | PluggedStore:
     """A message store with a cold tier: `async with tieredstore.open_store("store", "tier", ...)`.
 
@@ -140,12 +142,16 @@ def open_store(
         new_tier: use another tier than the store remembers, or begin an empty one.
         durable: sync each append before it returns, many callers by one sync (SYNC_FLUSH, some
             1 ms); False: as `hot` or `flushDiskType` says, ASYNC_FLUSH by default.
+        process: "own": a process of its own tiers, so that appends and reads do not wait for it;
+            "inline": this one; None: `tieredStoreProcess`, by default "inline".
 
     Raises:
         ConfigError: a setting is wrong, or a plug-in fails.
         ValueError: there is no such level.
     """
     given = {"storePathRootDir": os.fspath(directory), **(settings or {})}
+    if process is not None:
+        given["tieredStoreProcess"] = process
     if durable:
         given["flushDiskType"] = "SYNC_FLUSH"
         hot = None if hot is None else replace(hot, flush="SYNC_FLUSH")

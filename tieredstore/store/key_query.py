@@ -8,7 +8,7 @@ from container.lookup.query import Found, KeyQuery, QueryResult
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from provider.errors import StoreError
-from tieredstore.store.cold_side import ColdSide
+from tieredstore.store.cold_tier import ColdTier
 from tieredstore.store.key_scan import scan_for_key
 from tieredstore.store.levels import ANSWERS_ELSEWHERE
 from tieredstore.store.local import LocalMessageStore
@@ -41,7 +41,7 @@ class Untiered:
     def __repr__(self) -> str:
         return f"<Untiered of {self._inner!r}: {len(self._known)} topics>"
 
-    async def spans(self, topic: str, cold: ColdSide) -> Mapping[int, Sequence[Span]]:
+    async def spans(self, topic: str, cold: ColdTier) -> Mapping[int, Sequence[Span]]:
         """Return the offsets that the tier lacks, by queue. Queues without any are omitted.
 
         O(1) if nothing was put or tiered since the last call. Else O(queues), some 0.3 us each
@@ -69,7 +69,7 @@ class Untiered:
         self._known[topic] = _Known(state, state.sequence, revision, found)
         return found
 
-    async def _asked(self, topic: str, cold: ColdSide) -> Mapping[int, Sequence[Span]]:
+    async def _asked(self, topic: str, cold: ColdTier) -> Mapping[int, Sequence[Span]]:
         found: dict[int, Sequence[Span]] = {}
         state = cold.tier.state
         for queue_id in self._inner.queue_ids(topic):
@@ -90,7 +90,7 @@ def _lacking(state: TierState, queue: QueueId, end: int) -> Sequence[Span]:
     return without([(0, end)], readable(record))
 
 
-async def in_tier_alone(inner: MessageStore, cold: ColdSide | None, topic: str) -> int:
+async def in_tier_alone(inner: MessageStore, cold: ColdTier | None, topic: str) -> int:
     """Return the number of messages of a topic below or above those of the hot log.
 
     `cold`: the tier that has them. None: a tier that is not open may have any below the hot log's.
@@ -116,7 +116,7 @@ class JoinedQuery:
     """
 
     def __init__(
-        self, inner: MessageStore, untiered: Untiered, cold: ColdSide, query: KeyQuery
+        self, inner: MessageStore, untiered: Untiered, cold: ColdTier, query: KeyQuery
     ) -> None:
         self._inner = inner
         self._untiered = untiered

@@ -33,6 +33,7 @@ from tieredstore.session.owner import PASSING, when_usable
 from tieredstore.session.places import directory_of, local_directory
 from tieredstore.store import topic_deletion
 from tieredstore.store.by_topic import TopicCalls
+from tieredstore.store.child.process import open_tiering_process
 from tieredstore.store.cold_side import (
     UNKNOWN_ENDS,
     ColdSide,
@@ -41,6 +42,7 @@ from tieredstore.store.cold_side import (
     open_cold_side,
     open_configured_tier,
 )
+from tieredstore.store.cold_tier import ColdTier
 from tieredstore.store.iteration import messages_of
 from tieredstore.store.levels import Level
 from tieredstore.store.local import LocalMessageStore
@@ -62,7 +64,7 @@ class TierKeeper:
 
     def __init__(
         self,
-        open_cold: Callable[[], AbstractAsyncContextManager[ColdSide]],
+        open_cold: Callable[[], AbstractAsyncContextManager[ColdTier]],
         reads: TieredReads,
         *,
         clock: Clock,
@@ -177,7 +179,7 @@ class TierKeeper:
             self._tell(None)
             await self._closing.wait()
 
-    async def _opened(self, stack: AsyncExitStack) -> ColdSide:
+    async def _opened(self, stack: AsyncExitStack) -> ColdTier:
         """Open the tier. An awaited tier is retried for as long as it takes."""
         doubt = await asyncio.to_thread(self._doubt) if self._starts else ""
         may_await = self._starts and not doubt
@@ -187,7 +189,7 @@ class TierKeeper:
             is_away = isinstance(error, Unavailable) or self._reads.awaited is not None
             return self._start_s > 0 or is_away
 
-        async def attempt() -> ColdSide:
+        async def attempt() -> ColdTier:
             nonlocal doubt
             try:
                 return await stack.enter_async_context(self._open_cold())
@@ -268,14 +270,8 @@ class TieredMessageStore(TopicCalls):
         self._continues = continues
         self._own_topics = own_topics(config.cluster, config.broker)
         local.refuse_topics(self._own_topics)
-        self._open_tier = open_tier or partial(
-            open_configured_tier,
-            replace(config, serves=False),  # the keeper waits
-            local.root,
-            clock=clock,
-            registry=self.registry,
-            take_over=take_over,
-        )
+        self._take_over = take_over
+        self._open_tier = open_tier
         topics = TopicFilter(config.cluster, config.broker)
         self.meter = ReadMeter(self.registry, clock)
         """Counts reads of the tier."""
@@ -360,8 +356,9 @@ class TieredMessageStore(TopicCalls):
 
     @property
     def cold(self) -> ColdSide | None:
-        """Tier of this block; None while it is awaited or unused. Internal."""
-        return self._reads.cold
+        """Tier of this block, if this process owns it; None while it is unused. Internal."""
+        cold = self._reads.cold
+        return cold if isinstance(cold, ColdSide) else None
 
     @property
     def awaited(self) -> StoreError | None:
@@ -372,11 +369,11 @@ class TieredMessageStore(TopicCalls):
         """
         return self._reads.awaited
 
-    async def wait_for_tier(self) -> ColdSide:
+    async def wait_for_tier(self) -> ColdTier:
         """Return once the tier was opened. Internal."""
         await self._keeper.is_open.wait()
-        assert self.cold is not None, "it ends after the block"
-        return self.cold
+        assert self._reads.cold is not None, "it ends after the block"
+        return self._reads.cold
 
     async def set_level(self, level: Level | str | int) -> None:
         """Change the level, by name or number. Running reads keep theirs.
@@ -396,18 +393,30 @@ class TieredMessageStore(TopicCalls):
 
     def _new_keeper(self) -> TierKeeper:
         return TierKeeper(
-            lambda: open_cold_side(
-                self._config,
-                self._local.log,
-                self._open_tier,
-                clock=self._clock,
-                continues=self._continues,
-            ),
+            self._open_cold,
             self._reads,
             clock=self._clock,
             start_s=self._config.start_s,
             doubt=self._doubt,
         )
+
+    def _open_cold(self) -> AbstractAsyncContextManager[ColdTier]:
+        """Open the tier in this process or in one of its own. The keeper waits for a storage."""
+        config, log, clock = replace(self._config, serves=False), self._local.log, self._clock
+        registry, take_over = self.registry, self._take_over
+        if self._open_tier is None and self._continues and config.has_tiering_process:
+            return open_tiering_process(
+                config, log, clock=clock, registry=registry, take_over=take_over
+            )
+        open_tier = self._open_tier or partial(
+            open_configured_tier,
+            config,
+            log.root,
+            clock=clock,
+            registry=registry,
+            take_over=take_over,
+        )
+        return open_cold_side(config, log, open_tier, clock=clock, continues=self._continues)
 
     def _doubt(self) -> str:
         return self._local.log.doubt()
@@ -475,7 +484,8 @@ class TieredMessageStore(TopicCalls):
     async def commit_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset after the last tiered message; 0 without one or an open tier."""
         self._check_open()
-        span = None if self.cold is None else self.cold.span(named_queue(topic, queue_id))
+        cold = self._reads.cold
+        span = None if cold is None else cold.span(named_queue(topic, queue_id))
         return 0 if span is None else span.end
 
     async def offset_by_time(
@@ -609,9 +619,9 @@ class TieredMessageStore(TopicCalls):
         """
         self._check_open()
         await self._local.set_retention(topic, hours)
-        if self.cold is not None and self._config.upkeep.expires:
+        if self._reads.cold is not None and self._config.upkeep.expires:
             with suppress(Unavailable):  # the next poll of the file tries again
-                await self.cold.tier.set_topics(*await self.cold.topic_values.read())
+                await self._reads.cold.publish_topics()
 
     async def clean_unused_topics(self, retained: Collection[str]) -> list[str]:
         """Delete all topics but those in `retained` and system topics; as `delete_topics`."""
@@ -622,7 +632,7 @@ class TieredMessageStore(TopicCalls):
             await topic_deletion.delete_topics(names, self._inner, cold)
         return names
 
-    async def _whole_tier(self) -> ColdSide | None:
+    async def _whole_tier(self) -> ColdTier | None:
         """Return the tier, which is opened even at DISABLE; None if none is configured."""
         self._check_open()
         if self._has_tier:
@@ -646,16 +656,17 @@ class TieredMessageStore(TopicCalls):
         """Return current figures by name, of the inner store and of the tier. O(queues)."""
         self._check_open()
         figures = {**self._inner.statistics(), "level": self.level, **self._reads.counts}
-        return figures if self.cold is None else {**figures, **self.cold.figures()}
+        cold = self._reads.cold
+        return figures if cold is None else {**figures, **cold.figures()}
 
     def dispatch_statistics(self) -> DispatchStatistics | None:
         """Return tiering progress by queue, and current failures; None while there is no tier."""
         self._check_open()
-        return None if self.cold is None else self.cold.dispatcher.statistics()
+        return None if self._reads.cold is None else self._reads.cold.statistics()
 
     def _holds_back(self, queue: QueueId) -> int | None:
         """Return the start of a queue's backlog, which the hot log must keep; 0 without a tier."""
-        return 0 if self.cold is None else self.cold.feed.holds_back(queue)
+        return 0 if self._reads.cold is None else self._reads.cold.holds_back(queue)
 
     def _check_open(self) -> None:
         if self._stack is None:

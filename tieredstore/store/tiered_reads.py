@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from container.lookup.find import KnownCoverage, find_messages
+from container.lookup.find import KnownCoverage
 from container.lookup.query import KeyQuery, QueryResult
 from container.names.queue_id import QueueId
 from container.queue.time_index import Boundary, TimeRules, UpperPlace, upper_offset
@@ -15,7 +15,7 @@ from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchStatus
 from provider.errors import Closed, StoreError, Unavailable
 from tieredstore.metrics.reads import Caller, ReadMeter
-from tieredstore.store.cold_side import ColdSide
+from tieredstore.store.cold_tier import ColdTier
 from tieredstore.store.key_query import JoinedQuery, Untiered, in_tier_alone
 from tieredstore.store.key_scan import query_by_scan
 from tieredstore.store.levels import ANSWERS_ELSEWHERE, JoinedQueue, Level, Source, Span, who_serves
@@ -65,7 +65,7 @@ class TieredReads:
         self._known = KnownCoverage()
         self._untiered = Untiered(inner)
         self.level = Level.DISABLE
-        self.cold: ColdSide | None = None
+        self.cold: ColdTier | None = None
         """Open tier; None at DISABLE, while it is awaited, or if it ended before the store."""
         self.awaited: StoreError | None = None
         """Error of the tier that is awaited. Until it opens, the hot log serves alone."""
@@ -76,7 +76,7 @@ class TieredReads:
         return f"<TieredReads {self.level.name}: {dict(self.counts)}>"
 
     @property
-    def tier(self) -> ColdSide | None:
+    def tier(self) -> ColdTier | None:
         """Tier to read from; None at DISABLE."""
         return None if self.level is Level.DISABLE else self.cold
 
@@ -363,9 +363,7 @@ class TieredReads:
         caller = Caller("query_message", query.topic)
 
         def find() -> Awaitable[QueryResult]:
-            tier = cold.tier
-            asked = find_messages(tier, query, unsealed=tier.unsealed, known=self._known)
-            return self._meter.timed(caller, asked)
+            return self._meter.timed(caller, cold.find(query, self._known))
 
         return await JoinedQuery(self._inner, self._untiered, cold, query).answer(find)
 
@@ -387,7 +385,7 @@ class TieredReads:
         offset: int,
         messages: int,
         from_hot: Callable[[], Awaitable[AnswerT | None]],
-        from_tier: Callable[[ColdSide], Awaitable[AnswerT | None]],
+        from_tier: Callable[[ColdTier], Awaitable[AnswerT | None]],
     ) -> AnswerT | None:
         """Return the result of the first side that has one; None if no side has the message: R1."""
         for _ in range(TRIES):
@@ -479,7 +477,7 @@ class TieredReads:
                 self._meter.fell_back(caller)
 
 
-async def _from_tier(cold: ColdSide, request: Request) -> GetMessageResult | None:
+async def _from_tier(cold: ColdTier, request: Request) -> GetMessageResult | None:
     """Read from the tier; None if it does not have the message."""
     topic, queue_id = request.queue
     bytes_max = request.bytes_max

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 from container.names.queue_id import queue_counts
 from dispatcher.topic_filter import is_system_topic
-from tieredstore.store.cold_side import ColdSide
+from tieredstore.store.cold_tier import ColdTier
 from tieredstore.store.protocol import MessageStore
 
 
@@ -42,22 +42,22 @@ def unused(
 
 
 async def delete_topics(
-    topics: Collection[str], inner: MessageStore, cold: ColdSide | None
+    topics: Collection[str], inner: MessageStore, cold: ColdTier | None
 ) -> None:
-    """Delete topics from a store, and from its tier if it has one; see `ColdSide.delete_topics`."""
+    """Delete topics from a store, and from its tier if it has one; see `ColdTier.delete_topics`."""
     if cold is None:
         await inner.delete_topics(topics)
     else:
         await cold.delete_topics(topics, lambda: inner.delete_topics(topics))
 
 
-def topics_of(inner: MessageStore, cold: ColdSide | None) -> dict[str, int]:
+def topics_of(inner: MessageStore, cold: ColdTier | None) -> dict[str, int]:
     """Return topics of hot log and tier, with their queue counts (highest id + 1). O(queues)."""
     hot, tiered = inner.topics(), queue_counts(() if cold is None else cold.tier.state.queues)
     return {topic: max(hot.get(topic, 0), tiered.get(topic, 0)) for topic in (*hot, *tiered)}
 
 
-def queue_ids_of(topic: str, inner: MessageStore, cold: ColdSide | None) -> list[int]:
+def queue_ids_of(topic: str, inner: MessageStore, cold: ColdTier | None) -> list[int]:
     """Return the queues of a topic in hot log and tier, ascending. O(queues of the hot log)."""
     tiered = () if cold is None else cold.tier.state.queues.names_of_topic(topic)
     return sorted({*inner.queue_ids(topic), *(queue.queue_id for queue in tiered)})

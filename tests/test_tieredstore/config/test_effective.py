@@ -29,6 +29,7 @@ OTHER_VALUES = {
         "PATH": "VIRTUAL",
         "CRC64NVME": "SHA256",
         "FIRST": "CLIENT",
+        "inline": "own",
     },
     Kind.DAY_HOURS: {"04": "04;16"},
 }

@@ -5,7 +5,7 @@ import json
 import os
 import struct
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from os.path import samestat
 from pathlib import Path
@@ -145,7 +145,8 @@ class StoreDirectory:
             raise Denied(UNFINISHED, str(root))
         for path in (root, self.commit_log, self.consume_queue, root / "config"):
             _make_directory(path)
-        self._identities = {path: path.stat() for path in (root, self.commit_log)}
+        self.identities = {path: path.stat() for path in (root, self.commit_log)}
+        """Directories of store and CommitLog, as they were opened."""
         self._lock_fd = os.open(root / LOCK, FLAGS | os.O_CREAT, 0o644)
         try:
             lock_call(self._lock_fd, _F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0))
@@ -297,11 +298,16 @@ class StoreDirectory:
                 store.
             OSError: that is unknown, as the directory cannot be described.
         """
-        for path, identity in self._identities.items():
-            with suppress(FileNotFoundError, NotADirectoryError):
-                if samestat(path.stat(), identity):
-                    continue
-            raise Unavailable("the store directory was moved or deleted", str(path))
+        refuse_moved(self.identities)
+
+
+def refuse_moved(identities: Mapping[Path, os.stat_result]) -> None:
+    """Refuse directories that are others by now; see `StoreDirectory.refuse_if_moved`."""
+    for path, identity in identities.items():
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if samestat(path.stat(), identity):
+                continue
+        raise Unavailable("the store directory was moved or deleted", str(path))
 
 
 def _refuse_other_store(root: Path, commit_log: Path) -> None:
