@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.bench.java_side import JavaSide
 from tests.bench.rows import Defaults, Goal, add_run_options, goals_beside, keep, refuse_small
-from tests.bench.store_worker import StoreFigure, StoreWorker
+from tests.bench.store_worker import WAYS, StoreFigure, StoreWorker
 from tests.support.rocketmq_broker import BrokerInstall, rocketmq_version
 from tieredstore.bench.figure import Figure
 from tieredstore.bench.run import machine_facts, spread
@@ -40,8 +40,12 @@ WORDS = {
     "put_1_tiering": "put_message, tiering",
     "put_32_tiering": "32 a call, tiering",
     "put_1024_tiering": "1,024 a call, tiering",
+    "put_1_own": "put_message, tiering in a process of its own",
+    "put_32_own": "32 a call, the same",
+    "put_1024_own": "1,024 a call, the same",
     "put_paced": "put_message, 2,000 a second",
     "put_paced_tiering": "the same, tiering",
+    "put_paced_own": "the same, tiering in a process of its own",
     "put_and_tier_32": "put and tier, 32 a call",
     "put_and_tier_1024": "put and tier, 1,024 a call",
     "query": "key query",
@@ -58,7 +62,9 @@ JAVA_OF = {
     "restart": "restart",
 }
 """What ours is compared with: RocketMQ's store takes one message a call."""
-WITHOUT_TIER = {metric: metric.removesuffix("_tiering") for metric in WORDS if "_tiering" in metric}
+WITHOUT_TIER = {
+    metric: metric.removesuffix(way) for metric in WORDS for way in WAYS[1:] if metric.endswith(way)
+}
 
 
 def goals_of(metric: str, body_bytes: int) -> list[Goal]:
@@ -81,6 +87,8 @@ def goals_of(metric: str, body_bytes: int) -> list[Goal]:
         Goal("messages_s_to_untiered", "rate to untiered", least=0.95),
         Goal("p99_us_to_untiered", "p99 to untiered", most=1.5),
     ]
+    if metric.endswith("_own"):
+        beside_tiering.append(Goal("cpu_us_to_untiered", "CPU to untiered", most=1.1))
     return goals.get(metric, beside_tiering if metric in WITHOUT_TIER else [])
 
 
@@ -89,13 +97,13 @@ def our_round(
 ) -> list[StoreFigure]:
     """Every metric once; `root` is empty before and afterwards."""
     figures: list[StoreFigure] = []
-    ways = (tiers_first, not tiers_first)
+    ways = WAYS[::-1] if tiers_first else WAYS
     for batch in BATCHES:
-        for tiers in ways:
-            figures.append(worker.put(root / "store", made, batch, tiers=tiers))
+        for way in ways:
+            figures.append(worker.put(root / "store", made, batch, way))
             shutil.rmtree(root / "store")
-    for tiers in ways:
-        figures.append(worker.put_paced(root / "store", made, tiers=tiers))
+    for way in ways:
+        figures.append(worker.put_paced(root / "store", made, way))
         shutil.rmtree(root / "store")
     figures += [worker.put_and_tier(root / f"store-{batch}", made, batch) for batch in BATCHES[1:]]
     filled = root / f"store-{BATCHES[-1]}"

@@ -29,8 +29,8 @@ PACED_MESSAGES_S = 2_000
 PACED_MESSAGES = 4_000
 P = ParamSpec("P")
 R = TypeVar("R")
-LEVELS = {False: "DISABLE", True: "FORCE"}
-"""Level of a store without and with a tier, as RocketMQ names it."""
+WAYS = ("", "_tiering", "_own")
+"""Endings of metrics: without a tier, tiering in the same process, and in one of its own."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,16 @@ class StoreWorker:
     def __exit__(self, *_: object) -> None:
         self._process.shutdown()
 
-    def put(self, root: Path, made: SyntheticStore, batch: int, *, tiers: bool) -> StoreFigure:
-        """Put all messages into a new store at `root` by one task, so many a call."""
-        return self._measured(_put, root, made, batch, tiers)
+    def put(self, root: Path, made: SyntheticStore, batch: int, way: str) -> StoreFigure:
+        """Put all messages into a new store at `root` by one task, so many a call.
 
-    def put_paced(self, root: Path, made: SyntheticStore, *, tiers: bool) -> StoreFigure:
+        The CPU time is that of this process, without a tiering process.
+        """
+        return self._measured(_put, root, made, batch, way)
+
+    def put_paced(self, root: Path, made: SyntheticStore, way: str) -> StoreFigure:
         """Put single messages at an even pace; `p99_us` is what matters."""
-        return self._measured(_put_paced, root, made, tiers)
+        return self._measured(_put_paced, root, made, way)
 
     def put_and_tier(self, root: Path, made: SyntheticStore, batch: int) -> StoreFigure:
         """Put all messages into a new store, until they are in its tier, with keys indexed."""
@@ -117,16 +120,18 @@ def _unique(number: int) -> str:
 
 
 @asynccontextmanager
-async def _opened(root: Path, *, tiers: bool) -> AsyncGenerator[TieredMessageStore]:
+async def _opened(root: Path, way: str = "_tiering") -> AsyncGenerator[TieredMessageStore]:
     settings = {
         "brokerClusterName": CLUSTER,
         "brokerName": BROKER,
         "storePathRootDir": str(root / "store"),
         "tieredStoreFilePath": str(root / "tier"),
+        "tieredStoreProcess": "own" if way == "_own" else "inline",
     }
     config = Config.load(settings=settings, environment={})
     local = LocalMessageStore(config.store_dir, options=config.hot_write)
-    async with TieredMessageStore(local, local=local, config=config, level=LEVELS[tiers]) as store:
+    level = "FORCE" if way else "DISABLE"
+    async with TieredMessageStore(local, local=local, config=config, level=level) as store:
         yield store
 
 
@@ -151,15 +156,15 @@ def _batches(messages: Sequence[NewMessage], batch: int) -> Iterator[Sequence[Ne
     return (messages[at : at + batch] for at in range(0, len(messages), batch))
 
 
-async def _put(root: Path, made: SyntheticStore, batch: int, tiers: bool) -> StoreFigure:  # noqa: FBT001 - as it is submitted
+async def _put(root: Path, made: SyntheticStore, batch: int, way: str) -> StoreFigure:
     messages = _messages(made)
-    async with _opened(root, tiers=tiers) as store:
+    async with _opened(root, way) as store:
         settle(made.memory_bytes)
         with stopwatch() as elapsed:
             calls = await _put_all(store, messages, batch)
         size = int(store.statistics()["hot_log_bytes"])
     return StoreFigure(
-        f"put_{batch}{'_tiering' if tiers else ''}",
+        f"put_{batch}{way}",
         made.messages,
         size,
         elapsed.seconds,
@@ -168,10 +173,10 @@ async def _put(root: Path, made: SyntheticStore, batch: int, tiers: bool) -> Sto
     )
 
 
-async def _put_paced(root: Path, made: SyntheticStore, tiers: bool) -> StoreFigure:  # noqa: FBT001 - as it is submitted
+async def _put_paced(root: Path, made: SyntheticStore, way: str) -> StoreFigure:
     messages = _messages(made)[:PACED_MESSAGES]
     calls: list[float] = []
-    async with _opened(root, tiers=tiers) as store:
+    async with _opened(root, way) as store:
         settle(made.memory_bytes)
         with stopwatch() as elapsed:
             due = time.perf_counter()
@@ -182,7 +187,7 @@ async def _put_paced(root: Path, made: SyntheticStore, tiers: bool) -> StoreFigu
                 await store.put_message(message)
                 calls.append(time.perf_counter() - started)
     return StoreFigure(
-        f"put_paced{'_tiering' if tiers else ''}",
+        f"put_paced{way}",
         len(messages),
         0,
         elapsed.seconds,
@@ -193,7 +198,7 @@ async def _put_paced(root: Path, made: SyntheticStore, tiers: bool) -> StoreFigu
 
 async def _put_and_tier(root: Path, made: SyntheticStore, batch: int) -> StoreFigure:
     messages = _messages(made)
-    async with _opened(root, tiers=True) as store:
+    async with _opened(root) as store:
         settle(made.memory_bytes)
         with stopwatch() as elapsed:
             await _put_all(store, messages, batch)
@@ -212,7 +217,7 @@ async def _put_and_tier(root: Path, made: SyntheticStore, batch: int) -> StoreFi
 async def _probed(
     metric: str, root: Path, made: SyntheticStore, probe: "Callable[[TieredMessageStore], Prober]"
 ) -> StoreFigure:
-    async with _opened(root, tiers=True) as store:
+    async with _opened(root) as store:
         one = probe(store)
         await one.prepare(made)
         await _timed(one, WARM_UP_PROBES)
@@ -298,7 +303,7 @@ async def _restart(root: Path, made: SyntheticStore) -> list[StoreFigure]:
         cpu_seconds = time.process_time() - cpu_started
         figures.append(StoreFigure(metric, made.messages, 0, seconds, cpu_seconds))
 
-    async with _opened(root, tiers=True) as store:
+    async with _opened(root) as store:
         note("restart")
         while True:
             now = store.dispatch_statistics()

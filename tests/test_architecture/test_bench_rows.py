@@ -55,7 +55,7 @@ def test_a_goal_tells_whether_its_row_meets_it() -> None:
 
 def test_rows_beside_the_java_store_have_goals() -> None:
     assert store.goals_of("put_1", 100) != store.goals_of("put_1", 1024)
-    for metric in ("put_32", "put_1024_tiering", "query", "put_and_tier_32"):
+    for metric in ("put_32", "put_1024_tiering", "put_32_own", "query", "put_and_tier_32"):
         assert store.goals_of(metric, 1024)
     assert compare.goals_of("tier", 1024, 64)
     assert compare.goals_of("read_32_decoded", 100, 8)
