@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 ResultT = TypeVar("ResultT")
 
 DOUBLINGS_MAX = 60
 """Doublings after which a backoff stops growing, so that it stays a finite float."""
+_SUSPENDED_TOO: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -39,9 +40,9 @@ class SystemClock:
 
         CLOCK_MONOTONIC stops during a suspension. A listing that was under way would then seem
         young, although other machines had hours to write and delete (decision 0008). In a virtual
-        machine that its host pauses, both clocks stop.
+        machine that its host pauses, both clocks stop. On macOS CLOCK_MONOTONIC runs on.
         """
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.clock_gettime(_SUSPENDED_TOO)
 
     async def sleep(self, seconds: float) -> None:
         """Wait for `seconds` of real time."""

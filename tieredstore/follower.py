@@ -19,6 +19,7 @@ from dispatcher.dispatcher import TieredDispatcher
 from dispatcher.statistics import DispatchStatistics, Progress
 from provider.clock import Clock, SystemClock
 from provider.errors import Closed, Denied, StoreError, Unavailable
+from provider.posix.files import refuse_other_systems
 from provider.stores.throttled import TransferLimits
 from tieredstore.config.effective import Config, StartWords
 from tieredstore.config.sources import ConfigError
@@ -281,6 +282,7 @@ class Follower:
 
     def _begin(self) -> Config:
         config = self._load()
+        refuse_other_systems(str(self._store_dir))
         if config.level == "DISABLE":
             origin = config.settings["tieredStorageLevel"].origin
             raise ConfigError(f"tieredStorageLevel=DISABLE ({origin}) switches tiering off")

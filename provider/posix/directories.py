@@ -16,7 +16,7 @@ from provider.object_store import ObjectEntry
 from provider.posix.files import posix_errors, sync_directory
 
 _REMEMBERED_MAX: Final = 65_536
-_AS_A_PLACE: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_AS_A_PLACE: Final[int] = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 
 _NOT_FOR_US: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP})
 """Errors of directories above the root that this user cannot have created anything in."""

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import os
 import stat
+import sys
 import threading
 import weakref
 from bisect import bisect_left, insort
@@ -55,6 +56,27 @@ _DENIED: Final[dict[int, str]] = {
 
 LACKING: Final = frozenset({errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors of file systems and kernels for an unsupported call."""
+
+
+_SYSTEM: Final[str] = sys.platform
+RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+"""Flag of a read from the page cache alone; 0 on systems without such reads."""
+
+
+def refuse_other_systems(path: str) -> None:
+    """Refuse to write a store or to own a tier on another system than Linux.
+
+    Their locks (F_OFD_SETLK) and syncs are those of Linux. Reading needs neither.
+
+    Raises:
+        Denied: this is not Linux.
+    """
+    if _SYSTEM != "linux":
+        raise Denied(
+            f"stores and tiers are written on Linux alone, and this is {_SYSTEM}: write on a Linux "
+            "host or in a container; reading works here",
+            path,
+        )
 
 
 class Lacking(OSError):
@@ -412,9 +434,11 @@ def read_now(fd: int, start: int, length: int, pool: BufferPool) -> Buffer | Non
     Raises:
         OSError: EOPNOTSUPP if the file system has no non-blocking reads.
     """
+    if not RWF_NOWAIT:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
     buffer = allocate(length, pool)
     try:
-        count = os.preadv(fd, [buffer], start, os.RWF_NOWAIT)
+        count = os.preadv(fd, [buffer], start, RWF_NOWAIT)
     except BlockingIOError:
         return None
     return buffer if count == length else None

@@ -32,6 +32,7 @@ from provider.errors import Denied, Fenced, StoreError, Unauthorized, Unavailabl
 from provider.names import TEMPORARY_PREFIX, is_directory, is_regular_file
 from provider.object.store import REQUEST_KINDS, RequestMeter
 from provider.object_store import ObjectStore
+from provider.posix.files import refuse_other_systems
 from provider.stores.metered import ProviderMetrics
 from provider.stores.packed_segments import PARTS_PREFIX
 from provider.stores.two_stores import TwoStores
@@ -145,6 +146,12 @@ TOOK_OVER = (
 )
 
 
+def _refuse_to_write(config: Config) -> None:
+    """Refuse what no storage can change: another system, or a second store inside the first."""
+    refuse_other_systems(str(directory_of(config)))
+    refuse_linked_stores(config)
+
+
 @asynccontextmanager
 async def open_owner(
     config: Config,
@@ -170,12 +177,12 @@ async def open_owner(
         Refused: there is something to be imported, and the tier has queues already.
         Owned: the tier's owner lives; nothing was changed. Takes up to the lease to be found
             (`tieredStoreOwnerLease`) where that owner ran elsewhere.
-        Denied: as `Tier.own`, or the second store is not this tier's.
+        Denied: as `Tier.own`, or the second store is not this tier's, or this is not Linux.
         Corrupt, Unavailable: as `Tier.own`.
         Fenced: at the end of the block, naming who took the tier meanwhile.
     """
     directory, rng = directory_of(config), rng or SystemRandom()
-    await asyncio.to_thread(refuse_linked_stores, config)
+    await asyncio.to_thread(_refuse_to_write, config)
     await when_usable(
         lambda: asyncio.to_thread(_refuse_place, config, memory, is_import=bool(imported)),
         clock=clock,

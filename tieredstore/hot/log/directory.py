@@ -17,7 +17,12 @@ from dispatcher.topic_filter import LMQ_PREFIX
 from provider.clock import Clock
 from provider.errors import Closed, Denied, Unavailable
 from provider.names import is_directory, is_regular_file, is_there
-from provider.posix.files import posix_errors, sync_data, sync_directory
+from provider.posix.files import (
+    posix_errors,
+    refuse_other_systems,
+    sync_data,
+    sync_directory,
+)
 from provider.posix.locks import lock_call
 from tieredstore.following.directory.layout import RESTORING, UNFINISHED
 from tieredstore.hot.log.durable_ends import Checkpoint
@@ -131,7 +136,7 @@ class StoreDirectory:
         Raises:
             InUse: another process writes it, or another store of this process.
             Denied: the CommitLog is that of another store; or the directory is a tier's, or not
-                restored to its end, or none can be created there.
+                restored to its end, or none can be created there; or this is not Linux.
             OSError: it cannot be created or locked.
         """
         self.root = root
@@ -139,6 +144,7 @@ class StoreDirectory:
         """Directory of the CommitLog files."""
         self._lock_fd = self._log_fd = -1
         self._kept = threading.Lock()
+        refuse_other_systems(str(root))
         _refuse_other_store(root, self.commit_log)
         _refuse_tier(root)
         if is_there(root / RESTORING):

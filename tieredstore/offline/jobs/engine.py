@@ -154,6 +154,13 @@ def temporary_directory() -> str:
         raise Denied(reason, "") from error
 
 
+def _cores() -> int:
+    """Cores that this process may use; all of the machine where the system does not tell."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class LocalEngine:
     """The engine with worker processes on this machine. Close it, or use `with`.
 
@@ -165,7 +172,7 @@ class LocalEngine:
 
     def __init__(self, processes: int | None = None, *, staging: Path | None = None) -> None:
         """`processes` None: one for each core that this process may use."""
-        self._processes = processes or len(os.sched_getaffinity(0))
+        self._processes = processes or _cores()
         self._staging = staging
         self._pool: ProcessPoolExecutor | None = None
         self._restarts = 0

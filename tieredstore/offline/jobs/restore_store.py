@@ -39,7 +39,7 @@ from dispatcher.topic_filter import is_system_topic
 from provider.clock import Clock, SystemClock
 from provider.errors import Unavailable
 from provider.names import is_directory, is_there
-from provider.posix.files import posix_errors
+from provider.posix.files import posix_errors, refuse_other_systems
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.layout import (
@@ -448,8 +448,10 @@ def restore_store(
             too short.
         InUse: another process restores into it.
         Unavailable: the disk has not the space, the tier does not answer, or it changes repeatedly.
-        NotFound, Corrupt, NewerVersion, Denied: as `planning.plan`.
+        NotFound, Corrupt, NewerVersion, Denied: as `planning.plan`; Denied also if this is not
+            Linux.
     """
+    refuse_other_systems(str(root))
     refuse_overlap(root, HotLogOptions(), config.tier_root)
     with Ledger(root) as ledger:
         for _ in range(PLANS_MAX):
