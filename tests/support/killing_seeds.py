@@ -48,11 +48,11 @@ OF_JOURNALS: dict[str, int] = {
     "a_transaction_is_acknowledged_before_it_is_durable": 0,
     "nobody_looks_at_the_boundary": 1,
     "a_snapshot_is_not_read_back": 59,
-    "what_can_be_seen_counts_as_durable": 134,
+    "what_can_be_seen_counts_as_durable": 67,
     "a_lost_reply_makes_an_entry_anothers": 0,
     "an_owner_never_learns_that_it_was_fenced": 5,
     "a_new_owner_has_the_old_epoch": 0,
-    "a_slow_listing_is_believed": 270,
+    "a_slow_listing_is_believed": 893,
     "old_boundaries_go_at_once": 493,
 }
 OF_OWNERS: dict[str, int] = {
