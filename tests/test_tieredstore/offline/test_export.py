@@ -387,6 +387,27 @@ def with_odd_times(directory: Path, topic: str = "T") -> Growing:
     return growing
 
 
+def test_hours_are_directories_below_days(tmp_path: Path) -> None:
+    growing, out = Growing(tmp_path), tmp_path / "out"
+    growing.broker.now_ms += DAY - growing.broker.now_ms % DAY
+    for hours in (0, 7, 16):  # 7 and 23 o'clock of the day, which `grow` goes on by
+        growing.broker.now_ms += hours * DAY // 24 - (DAY if hours else 0)
+        growing.grow(2)
+    exported(growing.tier, out, partition="hour")
+    hours = {row["body"]: row["hour"] for row in table_of(out).to_pylist()}
+    assert [hours[body] for body in growing.bodies] == [0, 0, 7, 7, 23, 23]
+    assert len(list(out.glob("topic=T/day=*"))) == 1
+    growing.grow(1)
+    exported(growing.tier, out)
+    assert sorted(table_of(out)["body"].to_pylist(), key=int) == growing.bodies
+    with pytest.raises(ConfigError, match="was begun with partition hour, not day"):
+        planned(growing.tier, out, partition="day")
+    with pytest.raises(ConfigError, match="is divided by topic and day and hour"):
+        planned(growing.tier, out / "x", partition="hour", columns=("body", "hour:long"))
+    assert partition_of("T", 10**9, per_day=24) == f"topic=T/day={NO_DAY}/hour={NO_DAY}"
+    assert partition_of("T", -1, per_day=24) == "topic=T/day=1969-12-31/hour=23"
+
+
 def test_times_of_no_year_are_null_and_counted(tmp_path: Path) -> None:
     growing, out = with_odd_times(tmp_path), tmp_path / "out"
     report = exported(growing.tier, out)

@@ -156,6 +156,19 @@ class Dying(OneProcess):
         return made
 
 
+def test_a_table_by_hour_has_one_for_its_partitions(tmp_path: Path) -> None:
+    growing = Growing(tmp_path)
+    growing.grow(4)
+    for _ in range(2):
+        exported(growing.tier, partition="hour")
+        growing.grow(3)
+    assert bodies() == growing.bodies[:7]
+    assert [str(one.transform) for one in table().spec().fields] == ["identity", "hour"]
+    assert len(table().inspect.partitions()) == 2
+    with pytest.raises(ConfigError, match="was begun with partition hour, not day"):
+        planned(growing.tier, partition="day")
+
+
 def test_a_run_that_ends_before_a_commit_leaves_whole_snapshots(tmp_path: Path) -> None:
     growing = Growing(tmp_path)
     growing.grow(10)

@@ -316,6 +316,7 @@ def _export_options(given: dict[str, Any], partitions: Sequence[str]) -> "Export
         until_ms=until,
         tags=tuple(sorted(set(given["tags"]))) or None,
         columns=tuple(names) or None,
+        partition=given["partition"],
     )
 
 

@@ -212,6 +212,11 @@ def compact() -> None:
     " Default: all. The topic is in the names of the directories.",
 )
 @click.option(
+    "--partition",
+    type=click.Choice(("day", "hour")),
+    help="Divide the export by topic and day, or by hour, too. Default: day.",
+)
+@click.option(
     "--body",
     type=click.Choice(("bytes", "text", "json")),
     help="Type of the column body. text: null if a body is not UTF-8; json: null if it"
@@ -260,7 +265,8 @@ def export() -> None:
     """Write messages into DIRECTORY as Parquet files, bodies decompressed, properties as a map.
 
     DIRECTORY may be a URL, such as s3://bucket/prefix, or one of any file system of fsspec. The
-    files are DIRECTORY/topic=TOPIC/day=YYYY-MM-DD/*.parquet, by the day in UTC when the broker
+    files are DIRECTORY/topic=TOPIC/day=YYYY-MM-DD/*.parquet (with --partition hour, below
+    hour=HH there), by the day in UTC when the broker
     stored the messages. An interrupted run is continued by the next one; a run on a complete
     export adds the new messages, each exactly once. With --iceberg they go into a table, by
     snapshots of 4 GiB of logs. With --broker '*' each broker has an export of its own, in

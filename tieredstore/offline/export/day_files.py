@@ -27,7 +27,7 @@ ROW_GROUP_ROWS_MAX = 1 << 20
 DAYS_OPEN_MAX = 8
 """Days with an open file. Messages come nearly in the order of their times, so a task has few."""
 Days = np.ndarray[Any, np.dtype[np.int64]]
-"""Of some rows: the day of each, counted from 1970."""
+"""Of some rows: the day or hour of each, counted from 1970."""
 _FIRST_DAY, _LAST_DAY = (date.min - date(1970, 1, 1)).days, (date.max - date(1970, 1, 1)).days
 
 
@@ -41,7 +41,8 @@ class WrittenFile(NamedTuple):
 
 
 _FILE = re.compile(
-    r"(topic=[^/]*)/day=[^/]*/([0-9]+-[0-9]{20}-[0-9]{6})(?:-[0-9]+)?\.parquet", re.DOTALL
+    r"(topic=[^/]*)/day=[^/]*/(?:hour=[^/]*/)?([0-9]+-[0-9]{20}-[0-9]{6})(?:-[0-9]+)?\.parquet",
+    re.DOTALL,
 )
 SAID, ROWS = b"tieredstore.task", "rows"
 """Key in the footers of a task's last files: JSON of what it did, and the rows of all its files."""
@@ -50,15 +51,21 @@ _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 reads `%XX` as one character, so bytes of UTF-8 must not be written in this way."""
 
 
-def partition_of(topic: str, day: int, *, as_older: bool = False) -> str:
+def partition_of(topic: str, period: int, *, per_day: int = 1, as_older: bool = False) -> str:
     """The directory of a topic's day, counted from 1970: `topic=Orders/day=2026-11-21`.
+
+    With 24 periods `per_day`, that of an hour below the day: `.../hour=07`.
 
     Named as Spark and Hive name partitions. `as_older`: all but ASCII as `%XX`, as in exports that
     an older program began.
     """
-    text = NO_DAY
-    if is_day(day):
+    text = hour = NO_DAY
+    if is_period(period, per_day):
+        day, number = divmod(period, per_day)
         text = date.fromordinal(date(1970, 1, 1).toordinal() + day).isoformat()
+        hour = f"{number:02}"
+    if per_day > 1:
+        text += f"/hour={hour}"
     if as_older:
         return f"topic={quote(topic, safe=' !$&(),-.;@^_`|~')}/day={text}"
     return f"topic={partition_value(topic)}/day={text}"
@@ -102,17 +109,20 @@ def whole_before(
     return (files, said) if rows == sum(file.rows for file in files) else None
 
 
-def is_day(day: int) -> bool:
-    """Whether a day, counted from 1970, is in a year from 1 to 9999."""
-    return _FIRST_DAY <= day <= _LAST_DAY
+def is_period(period: int, per_day: int) -> bool:
+    """Whether a period, counted from 1970, is in a year from 1 to 9999."""
+    return _FIRST_DAY <= period // per_day <= _LAST_DAY
 
 
-def rows_by_day(batch: pa.RecordBatch, days: Days) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each day. What is no day comes as one such number."""
+def rows_by_period(
+    batch: pa.RecordBatch, days: Days, per_day: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each day or hour. What is in no day comes as one such number."""
     if not len(days):
         return
-    # What is no day has one directory, so it has one file.
-    days = np.where((days < _FIRST_DAY) | (days > _LAST_DAY), _LAST_DAY + 1, days)
+    # What is in no day has one directory, so it has one file.
+    end = (_LAST_DAY + 1) * per_day
+    days = np.where((days < _FIRST_DAY * per_day) | (days >= end), end, days)
     cuts = np.flatnonzero(np.diff(days)) + 1
     if len(np.unique(days)) == len(cuts) + 1:  # days one after another: slices are enough
         for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(days)], strict=True):
@@ -137,6 +147,7 @@ class DayFiles:
         schema: pa.Schema,
         said: Callable[[], dict[str, object]] = dict,
         *,
+        per_day: int = 1,
         as_older: bool = False,
     ) -> None:
         """Prepare; nothing is written yet.
@@ -147,8 +158,10 @@ class DayFiles:
             name: of every file, without the suffix; no other task has it in this directory.
             schema: of the files.
             said: what the task did, once all messages are added; `whole_before` returns it.
-            as_older: as in `partition_of`.
+            per_day: as in `partition_of`, like the next one.
+            as_older: as there.
         """
+        self._per_day = per_day
         self._directory = directory
         self._topic = topic
         self._as_older = as_older
@@ -177,11 +190,11 @@ class DayFiles:
     def write(self, batch: pa.RecordBatch, days: Days) -> None:
         """Add messages."""
         self._rows += batch.num_rows
-        for day, rows in rows_by_day(batch, days):
+        for day, rows in rows_by_period(batch, days, self._per_day):
             self._file(day).add(rows)
 
     def _partition(self, day: int) -> str:
-        return partition_of(self._topic, day, as_older=self._as_older)
+        return partition_of(self._topic, day, per_day=self._per_day, as_older=self._as_older)
 
     def _file(self, day: int) -> "_OpenFile":
         if day not in self._open:

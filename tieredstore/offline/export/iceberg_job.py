@@ -24,7 +24,7 @@ from container.names.queue_id import QueueId
 from provider.errors import Unavailable
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.export.day_files import WrittenFile, is_day, rows_by_day
+from tieredstore.offline.export.day_files import WrittenFile, is_period, rows_by_period
 from tieredstore.offline.export.iceberg_table import (
     ExportTable,
     Origin,
@@ -93,6 +93,8 @@ class TableTask:
     """Only messages with one of these; (): all."""
     skips: Skips = NO_SKIPS
     origin: Origin = ()
+    per_day: int = 1
+    """As in `partition_of`."""
 
 
 class WrittenSplit(NamedTuple):
@@ -128,10 +130,12 @@ def write_split(task: TableTask) -> WrittenSplit:
     table = ExportTable(task.table).loaded()
     if table is None or str(table.metadata.table_uuid) != task.table_uuid:
         raise InUse("the table was dropped or made again meanwhile", str(task.table))
-    scanned = ExportScan(task.split, task.offsets, task.columns, task.tags, task.skips)
+    scanned = ExportScan(
+        task.split, task.offsets, task.columns, task.tags, task.skips, task.per_day
+    )
     with closing(source_of(task.split.place)) as read, _DayRows(table, task) as held:
         for rows, days in scanned.rows(read):
-            for day, part in rows_by_day(as_table_rows(rows, task.origin), days):
+            for day, part in rows_by_period(as_table_rows(rows, task.origin), days, task.per_day):
                 held.add(day, part)
     files = [
         WrittenFile(one.file_path, one.record_count, one.file_size_in_bytes) for one in held.files
@@ -150,6 +154,7 @@ class _DayRows:
             raise ConfigError(f"{task.table} has no column {missing[0]} any more")
         self._table = table
         self._topic = task.split.queue.topic
+        self._per_day = task.per_day
         self._uuid = uuid4()
         self._numbers = count()
         self._held: dict[int, list[pa.RecordBatch]] = {}
@@ -170,7 +175,7 @@ class _DayRows:
                 self._table.io.delete(file.file_path)
 
     def add(self, day: int, rows: pa.RecordBatch) -> None:
-        """Add rows of one day."""
+        """Add rows of one day or hour."""
         self._held.setdefault(day, []).append(rows)
         self._bytes[day] = self._bytes.get(day, 0) + rows.nbytes
         if self._bytes[day] >= FILE_BYTES:
@@ -186,7 +191,7 @@ class _DayRows:
         by_topic, by_day = spec.fields
         values = [
             PartitionFieldValue(by_topic, self._topic),
-            PartitionFieldValue(by_day, day if is_day(day) else None),
+            PartitionFieldValue(by_day, day if is_period(day, self._per_day) else None),
         ]
         task = WriteTask(
             self._uuid,
@@ -317,6 +322,7 @@ class TableExport:
             TableTask(
                 self._table.name, str(table.metadata.table_uuid), number, split,
                 offsets, columns, self._options.tags or (), self._skips, self._table.origin,
+                self._options.periods_per_day,
             )
             for number, (split, offsets) in enumerate(
                 zip(portion.splits, portion.offsets, strict=True)

@@ -28,7 +28,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -48,7 +48,7 @@ from container.errors import InUse
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt, Denied, Unavailable
 from tieredstore.config.sources import ConfigError
-from tieredstore.offline.export.options import TOPIC, ExportOptions, Reached, named_columns
+from tieredstore.offline.export.options import HOUR, TOPIC, ExportOptions, Reached, named_columns
 from tieredstore.offline.export.task import STORE_TIMESTAMP
 from tieredstore.offline.scan.planning import TierPlan
 from tieredstore.offline.scan.split import NOT_KNOWN, Seen
@@ -60,11 +60,6 @@ from tieredstore.reader.arrow_batches import ORIGIN, schema_with_origin
 TOPIC_ID, TIME_ID = 1, 2
 Origin = tuple[str, str] | tuple[()]
 """Cluster and broker of the rows, in a table of several; () in a table of one."""
-SPEC = PartitionSpec(
-    PartitionField(TOPIC_ID, 1000, IdentityTransform(), "topic"),
-    PartitionField(TIME_ID, 1001, DayTransform(), "day"),
-)
-"""By topic and day of the store time in UTC, which queries of that column use by themselves."""
 _NESTED_ID = 1_000
 """Above every column's; the catalog gives all of them new ones."""
 _EPOCH = date(1970, 1, 1)
@@ -81,8 +76,25 @@ def table_columns(options: ExportOptions) -> tuple[str, ...]:
     return (TOPIC, STORE_TIMESTAMP, *(n for n in names if n not in {TOPIC, STORE_TIMESTAMP}))
 
 
+def partition_spec(partition: str | None) -> PartitionSpec:
+    """Return the partitioning by topic and day of the store time in UTC, or `hour`.
+
+    Queries of these columns use it by themselves.
+    """
+    is_hour = partition == HOUR
+    return PartitionSpec(
+        PartitionField(TOPIC_ID, 1000, IdentityTransform(), "topic"),
+        PartitionField(
+            TIME_ID,
+            1001,
+            HourTransform() if is_hour else DayTransform(),
+            HOUR if is_hour else "day",
+        ),
+    )
+
+
 def iceberg_schema(columns: Sequence[str]) -> Schema:
-    """The schema of a table with some columns, of which the first two are those of `SPEC`.
+    """The schema of a table with some columns. The first two are those of `partition_spec`.
 
     Columns of `ORIGIN` may be among them.
     """
@@ -117,7 +129,7 @@ def _type_of(kind: pa.DataType, number: int) -> IcebergType:
 
 
 def columns_with_origin(columns: Sequence[str], origin: Origin) -> list[str]:
-    """Return columns of a table with those of `ORIGIN` after the columns of `SPEC`."""
+    """Return columns of a table with those of `ORIGIN` after the columns of `partition_spec`."""
     return [*columns[:TIME_ID], *(ORIGIN if origin else ()), *columns[TIME_ID:]]
 
 
@@ -135,8 +147,8 @@ def as_table_rows(batch: pa.RecordBatch, origin: Origin) -> pa.RecordBatch:
     return pa.record_batch(columns, names=columns_with_origin(batch.schema.names, origin))
 
 
-def refuse_other_columns(table: Table, name: str) -> None:
-    """Refuse a table whose partitioning or partition columns are not those that an export makes.
+def refuse_other_columns(table: Table, name: str, partition: str | None) -> None:
+    """Refuse a table whose partitioning or partition columns are not those that its export made.
 
     Raises:
         ConfigError: they were changed after the export began.
@@ -144,7 +156,7 @@ def refuse_other_columns(table: Table, name: str) -> None:
     schema = table.schema()
     fields = [(schema.find_column_name(one.source_id), str(one.transform)) for one in
               table.spec().fields]  # fmt: skip
-    if fields != [(TOPIC, "identity"), (STORE_TIMESTAMP, "day")]:
+    if fields != [(TOPIC, "identity"), (STORE_TIMESTAMP, partition or "day")]:
         raise ConfigError(
             f"the partitioning of {name} was changed, which an export cannot follow: name another "
             f"table"
@@ -282,7 +294,7 @@ class ExportTable:
                 catalog.create_table(  # pyright: ignore[reportUnknownMemberType]
                     self.name.identifier,
                     iceberg_schema(columns_with_origin(columns, self.origin)),
-                    partition_spec=SPEC,
+                    partition_spec=partition_spec(state.about["options"].get("partition")),
                     properties=state.encoded(self.origin),
                 )
             except TableAlreadyExistsError:
@@ -298,7 +310,7 @@ class ExportTable:
             if table is None or state_of(table, self.name, self.origin) is not None:
                 raise _met(self.name)
             others = _about_others(table, self.name)
-            if others is None or others["options"] != state.about["options"]:
+            if others is None or ExportOptions.kept(others) != ExportOptions.kept(state.about):
                 raise _met(self.name)
             try:
                 with table.transaction() as change:
@@ -392,7 +404,7 @@ def _parsed(table: Table, name: TableName, suffix: str) -> TableState:
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"{STATE} of the table is damaged: {error}", str(name), 0) from error
     _refuse_rolled_back(table, state, name, COMMIT + suffix)
-    refuse_other_columns(table, str(name))
+    refuse_other_columns(table, str(name), state.about["options"].get("partition"))
     return state
 
 

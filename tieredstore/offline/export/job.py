@@ -279,8 +279,8 @@ def planned_export(
     if planned is None or not goes_on:
         planned, done = _next_run(found, wanted, last), {}
     whole = ExportTask(
-        place, planned.number, 0, QueueId("", 0), 0, (0, 0), None, columns,
-        options.tags or (), skips, (), about is not None and PARTITIONS not in about,
+        place, planned.number, 0, QueueId("", 0), 0, (0, 0), None, columns, options.tags or (),
+        skips, (), about is not None and PARTITIONS not in about, options.periods_per_day,
     )  # fmt: skip
     before = files_by_task(ledger.directory) if goes_on else {}
     tasks = _tasks(whole, planned, found, options, done=done, before=before)

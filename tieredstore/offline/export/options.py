@@ -19,8 +19,7 @@ from tieredstore.reader.arrow import import_arrow
 
 TOPIC = "topic"
 """The column that is in the names of directories, and so in no Parquet file of an export."""
-PARTITIONS = (TOPIC, "day")
-"""Columns that the names of directories have, and the partitions of a table."""
+DAY, HOUR = "day", "hour"
 
 
 class Target(NamedTuple):
@@ -52,6 +51,13 @@ class ExportOptions:
     until_ms: int | None = None
     tags: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
+    partition: str | None = None
+    """`day`, or `hour` for partitions by topic, day and hour; None: by day in a new export."""
+
+    @property
+    def periods_per_day(self) -> int:
+        """Partitions of a topic in a day."""
+        return 24 if self.partition == HOUR else 1
 
     @property
     def wanted(self) -> WantedMessages:
@@ -68,7 +74,10 @@ class ExportOptions:
         """Return the options that a ledger keeps."""
         kept: dict[str, Any] = about["options"]
         listed = {name: _as_tuple(kept[name]) for name in ("topics", "queues", "tags", "columns")}
-        return cls(since_ms=kept["since_ms"], until_ms=kept["until_ms"], **listed)
+        partition = kept.get("partition") or DAY
+        return cls(
+            since_ms=kept["since_ms"], until_ms=kept["until_ms"], partition=partition, **listed
+        )
 
     def given_again(self, given: Self, target: Target) -> Self:
         """These, if nothing else was given for an export that was begun with them.
@@ -112,11 +121,12 @@ def named_columns(options: ExportOptions) -> Sequence[str]:
         names = import_arrow().schema_of(options.columns).names
     except ValueError as error:
         raise ConfigError(f"columns: {error}") from error
+    partitions = (TOPIC, DAY, HOUR) if options.partition == HOUR else (TOPIC, DAY)
     for name in names:  # engines ignore case
-        if name != TOPIC and name.lower() in PARTITIONS:
+        if name != TOPIC and name.lower() in partitions:
             raise ConfigError(
                 f"columns: the property {name!r} cannot be a column, because an export is divided "
-                f"by {' and '.join(PARTITIONS)}: read it from the column properties"
+                f"by {' and '.join(partitions)}: read it from the column properties"
             )
     return names if options.columns is None else options.columns
 

@@ -56,7 +56,8 @@ class ExportTask:
     gone: tuple[tuple[int, int, str], ...] = ()
     """Messages that left the tier before this attempt, as in `DoneTask`."""
     as_older: bool = False
-    """As in `partition_of`."""
+    """As in `partition_of`, like the next one."""
+    per_day: int = 1
     before: tuple[str, ...] = ()
     """Paths of files that an earlier attempt completed."""
 
@@ -122,13 +123,16 @@ def _done_before(task: ExportTask, directory: ExportDirectory) -> DoneTask | Non
 
 
 def _written(task: ExportTask, split: Split, directory: ExportDirectory) -> DoneTask:
-    scanned = ExportScan(split, task.offsets, task.columns, task.tags, task.skips, [*task.gone])
+    scanned = ExportScan(
+        split, task.offsets, task.columns, task.tags, task.skips, task.per_day, [*task.gone]
+    )
     files = DayFiles(
         directory,
         task.queue.topic,
         task.name,
         schema_of(task.columns),
         lambda: scanned.done(()).counts,
+        per_day=task.per_day,
         as_older=task.as_older,
     )
     with closing(source_of(split.place)) as read, files:
@@ -143,10 +147,11 @@ class ExportScan:
 
     split: Split
     offsets: Span
-    """As in `ExportTask`, like the next three."""
+    """As in `ExportTask`, like the next four."""
     columns: Sequence[str]
     tags: Sequence[str]
     skips: Skips
+    per_day: int
     gone: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
     """As in `DoneTask`, like the rest."""
     damaged: int = 0
@@ -154,7 +159,7 @@ class ExportScan:
     read: Span | None = None
 
     def rows(self, read: ByteSource) -> Iterator[tuple[pa.RecordBatch, Days]]:
-        """The wanted messages and the day of each; raises as `scan`."""
+        """The wanted messages and the day or hour of each; raises as `scan`."""
         report = ScanReport(self.split)
 
         def on_expired(found: Relocated) -> None:
@@ -178,7 +183,7 @@ class ExportScan:
             kept = _with_tags(batch, self.tags)
             rows = kept.select(names)
             self.null_times += _null_times_in(rows)
-            yield rows, _days_of(kept)
+            yield rows, _periods_of(kept, self.per_day)
         if report.first_offset is not None and report.last_offset is not None:
             self.read = report.first_offset, report.last_offset + 1
 
@@ -199,10 +204,10 @@ def _with_tags(batch: pa.RecordBatch, tags: Sequence[str]) -> pa.RecordBatch:
     return batch.filter(pc.is_in(batch.column(TAGS), value_set=pa.array(tags, pa.string())))
 
 
-def _days_of(batch: pa.RecordBatch) -> Days:
-    """The day of each message by its store time in UTC, counted from 1970; no day for no time."""
+def _periods_of(batch: pa.RecordBatch, per_day: int) -> Days:
+    """The period of each message by its store time in UTC, counted from 1970; none for no time."""
     times = batch.column(STORE_TIMESTAMP).cast(pa.int64()).fill_null(TIME_MS_END)
-    return np.asarray(times) // DAY_MS
+    return np.asarray(times) // (DAY_MS // per_day)
 
 
 def _null_times_in(batch: pa.RecordBatch) -> int:
