@@ -211,7 +211,7 @@ class StoreReader:
             And the errors of `get_message`.
         """
         at_ms, queue = moment_ms(moment), named_queue(topic, queue_id)
-        hot = self._opened().queue(queue)
+        hot = self._hot_queue(queue)
         low = high = self._bounds(queue)[1]
         if hot is not None and hot.min_offset < hot.max_offset:
             begin = low = hot.min_offset
@@ -291,7 +291,7 @@ class StoreReader:
 
     def _bounds(self, queue: QueueId) -> Bounds:
         """First and next offset of a queue in hot log and tier; 0 and 0 without one."""
-        hot = self._opened().queue(queue)
+        hot = self._hot_queue(queue)
         found = [] if hot is None else [(hot.min_offset, hot.max_offset)]
         tiered = None if self._tier is None else self._tier.reader.queue(queue)
         if tiered is not None:
@@ -299,12 +299,15 @@ class StoreReader:
         parts = [one for one in found if one[0] < one[1]] or found or [(0, 0)]
         return Bounds(min(low for low, _ in parts), max(high for _, high in parts))
 
+    def _hot_queue(self, queue: QueueId) -> HotQueue | None:
+        """The queue in the hot log; None also for a topic of a kind that is not read."""
+        hot = self._opened().queue(queue)
+        return None if hot is None or hot.state is HotQueueState.REFUSED else hot
+
     def _in_hot(self, queue: QueueId, offset: int) -> HotQueue | None:
         """The queue in the hot log, if that can serve the offset."""
-        hot = self._opened().queue(queue)
-        if hot is None or hot.state is HotQueueState.REFUSED:
-            return None
-        return hot if hot.min_offset <= offset < hot.max_offset else None
+        hot = self._hot_queue(queue)
+        return hot if hot is not None and hot.min_offset <= offset < hot.max_offset else None
 
     def _in_tier(self, queue: QueueId, offset: int) -> bool:
         tiered = None if self._tier is None else self._tier.reader.queue(queue)
@@ -312,7 +315,7 @@ class StoreReader:
 
     def _next_there(self, queue: QueueId, offset: int) -> int:
         """The first offset after `offset` that hot log or tier has."""
-        hot = self._opened().queue(queue)
+        hot = self._hot_queue(queue)
         begin = self._bounds(queue)[1] if hot is None else hot.min_offset
         return max(begin, offset + 1)
 

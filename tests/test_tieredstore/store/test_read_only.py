@@ -117,6 +117,19 @@ async def test_nothing_is_written_into_the_store(tmp_path: Path) -> None:
     assert not (tmp_path / "pins").exists()
 
 
+async def test_messages_of_a_topic_that_is_refused_are_not_searched(tmp_path: Path) -> None:
+    broker = FakeBroker(tmp_path / "s")
+    broker.put_many("Late", 0, [b"a", b"b"])
+    async with tieredstore.read_store(tmp_path / "s") as reader:
+        assert await bodies(reader, "Late") == [b"a", b"b"]
+        broker.create_topic("Late", {"+cleanup.policy": "COMPACTION"})
+        while await reader.max_offset("Late", 0):
+            await reader.refresh()
+        assert await bodies(reader, "Late") == []
+        found = await reader.get_message("g", "Late", 0, 0)
+        assert found.status is FetchStatus.NO_MESSAGE_IN_QUEUE
+
+
 async def test_places_without_a_store_and_stores_of_others_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotAStore):
         await tieredstore.read_store(tmp_path).__aenter__()
