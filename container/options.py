@@ -36,7 +36,7 @@ class TierOptions:
         "Maximum bytes of a segment that share one checksum.",
         least=KIB,
     )
-    """An extent is closed before it exceeds this."""
+    """An extent is closed before it exceeds this, and that of a CommitLog after 4,096 messages."""
     rolling_age_hours: int = setting(
         "commitLogRollingInterval",
         Kind.HOURS,

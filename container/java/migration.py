@@ -33,7 +33,7 @@ from container.metadata.records import (
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import INDEX_QUEUE, parse_segment_name, segment_name
-from container.queue.commit_plan import cut_runs
+from container.queue.commit_plan import EXTENT_MESSAGES_MAX, cut_runs
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.checksum import crc32c
 from container.record.layout import Coda
@@ -366,12 +366,16 @@ async def _imported(
 ) -> Segment:
     """Segment with extents that were read and summed."""
     mine = items.of(segment)
+    items_max = EXTENT_MESSAGES_MAX if segment.type is SegmentType.COMMIT_LOG else None
     name = segment_name(queue.id, segment.type, segment.base)
     extents: list[Extent] = []
     begin = segment.base
     for run in mine.runs():
         part = mine.rows(run)
-        for cut in cut_runs(part.ends, begin, open_start=begin, bytes_max=bytes_max):
+        cuts = cut_runs(
+            part.ends, begin, open_start=begin, bytes_max=bytes_max, items_max=items_max
+        )
+        for cut in cuts:
             inside = ByteRange(
                 cut.start - segment.base, int(part.ends[cut.last - 1]) - segment.base
             )

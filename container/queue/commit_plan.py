@@ -15,7 +15,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.options import TierOptions
 from container.record.batch import MessageBatch, encode_units, rewrite_positions
-from container.record.checksum import crc32c
+from container.record.checksum import crc32c, crc32c_of_rest
 from container.record.unit import UNIT_BYTES
 from provider.file_segments import Placement, SegmentSlice
 from provider.ranges import QueueOffset
@@ -53,6 +53,10 @@ def keys_of_commit(queue: Queue, batch: MessageBatch) -> CommitKeys:
     return CommitKeys(items, batch.bytes, queue.generation)
 
 
+EXTENT_MESSAGES_MAX = 4096
+"""Messages of a CommitLog extent, so that one read of the fetcher has all of it (decision 0070)."""
+
+
 class Cut(NamedTuple):
     """Items `[first, last)` of an append that belong to one run of bytes."""
 
@@ -83,30 +87,35 @@ def cut_runs(
     *,
     open_start: int,
     bytes_max: int,
+    items_max: int | None = None,
+    open_items: int = 0,
     age: AgeRule | None = None,
 ) -> list[Cut]:
     """Split items that end at `ends`, the first from `begin` on, into runs of `bytes_max`.
 
-    The open run, which began at `open_start <= begin`, is continued as far as possible. An item
-    longer than `bytes_max` gets a run of its own.
+    The open run, which began at `open_start <= begin` and has `open_items`, is continued as far as
+    possible. An item longer than `bytes_max` gets a run of its own. `items_max` None: no limit.
     """
     cuts: list[Cut] = []
     first, start, count = 0, open_start, len(ends)
+    room = None if items_max is None else max(items_max - open_items, 0)
     oldest = age.open_begin_timestamp if age is not None and open_start < begin else None
     while first < count:
         item_begin = begin if first == 0 else int(ends[first - 1])
         last = int(np.searchsorted(ends, start + bytes_max, side="right"))
+        if room is not None:
+            last = min(last, first + room)
         if age is not None:
             last = min(
                 last, _first_too_young(ends, begin, first, start=start, oldest=oldest, age=age)
             )
         if last <= first:
             if start < item_begin:  # it does not fit after the existing bytes
-                start, oldest = item_begin, None
+                start, oldest, room = item_begin, None, items_max
                 continue
             last = first + 1
         cuts.append(Cut(start, first, last))
-        first, start, oldest = last, int(ends[last - 1]), None
+        first, start, oldest, room = last, int(ends[last - 1]), None, items_max
     return cuts
 
 
@@ -131,42 +140,6 @@ def _first_too_young(
         out |= stamps - before > age.age_ms_max
     out &= begins > start
     return first + int(np.argmax(out)) if out.any() else len(ends)
-
-
-POLYNOMIAL = 0x82F63B78
-_ONE = 1 << 31
-_X = 1 << 30
-
-
-def crc32c_of_rest(whole: int, first: int, rest_bytes: int) -> int:
-    """CRC-32C of the last `rest_bytes` bytes of a byte string, without reading them.
-
-    `whole` is the checksum of the whole string, `first` that of the bytes before the rest. About 30
-    us.
-    """
-    return whole ^ _product(first, _x_to_the(8 * rest_bytes))
-
-
-def _product(left: int, right: int) -> int:
-    """`left * right` modulo the polynomial."""
-    product = 0
-    while left:
-        if left & _ONE:
-            product ^= right
-        left = left << 1 & 0xFFFF_FFFF
-        right = right >> 1 ^ POLYNOMIAL if right & 1 else right >> 1
-    return product
-
-
-def _x_to_the(exponent: int) -> int:
-    """`x ** exponent` modulo the polynomial."""
-    power, square = _ONE, _X
-    while exponent:
-        if exponent & 1:
-            power = _product(power, square)
-        square = _product(square, square)
-        exponent >>= 1
-    return power
 
 
 class RunStatistics(NamedTuple):
@@ -460,6 +433,8 @@ def _runs(
         begin,
         open_start=cut.start + newest.position if newest else begin,
         bytes_max=rules.options.extent_bytes_max,
+        items_max=EXTENT_MESSAGES_MAX if column.type == SegmentType.COMMIT_LOG else None,
+        open_items=column.first_offset + cut.first - newest.first_offset if newest else 0,
     )
     growing = newest if runs[0].start < begin else None
     statistics = [_statistics(column, cut, runs[0], growing)]

@@ -96,3 +96,66 @@ def renew_record_crc(record: memoryview) -> bool:
         return False
     record[-RECORD_CRC_BYTES:] = encode_record_crc(record[:-RECORD_CRC_BYTES])
     return True
+
+
+POLYNOMIAL = 0x82F63B78
+"""Polynomial of CRC-32C. Bit 31 is the coefficient of x^0."""
+_ONE = 1 << 31
+_X = 1 << 30
+
+
+def crc32c_of_rest(whole: int, first: int, rest_bytes: int) -> int:
+    """CRC-32C of the last `rest_bytes` bytes of a byte string, without reading them.
+
+    `whole` is the checksum of the whole string, `first` that of the bytes before the rest. About 30
+    us.
+    """
+    return whole ^ _product(first, _x_to_the(8 * rest_bytes))
+
+
+_STRIDE = 1 << 15
+_LAST_BITS = range(32, 40)
+"""Exponents that the bits of the last byte have in a checksum, the highest bit first."""
+
+
+def flipped_byte(difference: int, length: int) -> int | None:
+    """Find the byte with one flipped bit by the change of the CRC-32C of `length` bytes.
+
+    Returns None if no single bit explains `difference`, the exclusive or of both checksums. A
+    discrete logarithm by baby steps and giant steps: 10 ms for 4 MiB.
+    """
+    end = _LAST_BITS.stop + 8 * (length - 1)
+    giants: dict[int, int] = {}
+    power, stride = _ONE, _x_to_the(_STRIDE)
+    for exponent in range(0, end + _STRIDE, _STRIDE):
+        giants[power] = exponent
+        power = _product(power, stride)
+    value = difference
+    for step in range(_STRIDE):
+        exponent = giants.get(value, -1) - step
+        if _LAST_BITS.start <= exponent < end:
+            return length - 1 - (exponent - _LAST_BITS.start) // 8
+        value = value >> 1 ^ POLYNOMIAL if value & 1 else value >> 1
+    return None
+
+
+def _product(left: int, right: int) -> int:
+    """`left * right` modulo the polynomial."""
+    product = 0
+    while left:
+        if left & _ONE:
+            product ^= right
+        left = left << 1 & 0xFFFF_FFFF
+        right = right >> 1 ^ POLYNOMIAL if right & 1 else right >> 1
+    return product
+
+
+def _x_to_the(exponent: int) -> int:
+    """`x ** exponent` modulo the polynomial."""
+    power, square = _ONE, _X
+    while exponent:
+        if exponent & 1:
+            power = _product(power, square)
+        square = _product(square, square)
+        exponent >>= 1
+    return power

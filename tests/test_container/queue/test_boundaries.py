@@ -13,6 +13,14 @@ def ends_of(begin: int, sizes: list[int]) -> np.ndarray:
     return begin + np.cumsum(np.array(sizes, np.int64))
 
 
+def test_a_run_ends_after_its_items_whatever_their_bytes() -> None:
+    ends = ends_of(5, [1] * 7)
+    cuts = cut_runs(ends, 5, open_start=0, bytes_max=100, items_max=3, open_items=1)
+    assert cuts == [Cut(0, 0, 2), Cut(7, 2, 5), Cut(10, 5, 7)]
+    cuts = cut_runs(ends, 5, open_start=0, bytes_max=100, items_max=3, open_items=3)
+    assert cuts == [Cut(5, 0, 3), Cut(8, 3, 6), Cut(11, 6, 7)]
+
+
 def test_an_item_that_does_not_fit_begins_a_new_run() -> None:
     assert cut_runs(ends_of(0, [4, 4, 4]), 0, open_start=0, bytes_max=8) == [
         Cut(0, 0, 2),

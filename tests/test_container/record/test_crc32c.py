@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from container.queue.commit_plan import crc32c_of_rest
-from container.record.checksum import crc32c
+from container.record.checksum import crc32c, crc32c_of_rest, flipped_byte
 
 CHECK = b"123456789"
 CHECK_CRC = 0xE306_9283
@@ -71,3 +70,22 @@ def test_the_rest_may_be_as_long_as_a_segment() -> None:
     first, rest = b"first", bytes(range(256)) * (5 << 12) + b"odd"
     whole = crc32c(rest, crc32c(first))
     assert crc32c_of_rest(whole, crc32c(first), len(rest)) == crc32c(rest)
+
+
+@given(data=st.binary(min_size=1, max_size=3000), at=st.integers(0), bit=st.integers(0, 7))
+@example(data=bytes(1), at=0, bit=0)
+@example(data=bytes(70_000), at=0, bit=7)
+@example(data=bytes(70_000), at=69_999, bit=0)
+def test_one_flipped_bit_is_found_by_both_checksums(data: bytes, at: int, bit: int) -> None:
+    at %= len(data)
+    damaged = bytearray(data)
+    damaged[at] ^= 1 << bit
+    assert flipped_byte(crc32c(data) ^ crc32c(damaged), len(data)) == at
+
+
+def test_damage_of_two_bits_is_no_flipped_bit() -> None:
+    data = bytes(3000)
+    damaged = bytearray(data)
+    damaged[1000] ^= 3
+    assert flipped_byte(crc32c(data) ^ crc32c(damaged), len(data)) is None
+    assert flipped_byte(0, len(data)) is None

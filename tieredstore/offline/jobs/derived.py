@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from container.index.keys import MessageKeys, OwnedSpans, keys_of_values
 from container.names.rocketmq import INT64_MAX, index_name
 from container.names.tier_objects import IndexBase
-from container.queue.commit_plan import cut_runs
+from container.queue.commit_plan import EXTENT_MESSAGES_MAX, cut_runs
 from container.record.batch import encode_units
 from container.record.checksum import crc32c
 from container.record.layout import Coda
@@ -252,7 +252,15 @@ class LogExtents:
             self._close()
         start = begin if self._open is None else self._open.start
         stamps, view = found.columns.store_timestamps, found.raw.data
-        for cut in cut_runs(ends, begin, open_start=start, bytes_max=self._bytes_max):
+        cuts = cut_runs(
+            ends,
+            begin,
+            open_start=start,
+            bytes_max=self._bytes_max,
+            items_max=EXTENT_MESSAGES_MAX,
+            open_items=0 if self._open is None else int(offsets[0]) - self._open.first_offset,
+        )
+        for cut in cuts:
             low = begin if cut.first == 0 else int(ends[cut.first - 1])
             high = int(ends[cut.last - 1])
             part = view[low - found.log_start : high - found.log_start]
