@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from container.metadata.records import Gap, gap_at
 from container.names.queue_id import QueueId, named_queue, whole_number
+from container.queue.commit_plan import EXTENT_MESSAGES_MAX
 from container.queue.time_index import Boundary, TimeRules
 from container.record.batch import store_timestamps
 from container.record.unit import UNIT_BYTES
 from fetcher.options import FetcherOptions
-from fetcher.plan import stretch_end
+from fetcher.plan import rounded_end, stretch_end
 from fetcher.read_ahead import ReadAhead
 from fetcher.reads import RunReads
 from fetcher.result import (
@@ -272,7 +273,9 @@ class TieredMessageFetcher:
       subscription, a skipped message has the tags code that was published, by the CRC-32C of the
       units; a tier of RocketMQ's own store has no such checksum. A message whose record is read
       has the tags that its unit's hash requires. A run is verified when it is read, and not again
-      while it is cached. Times, hosts, flags, counters and properties are not verified.
+      while it is cached. Extents that a read has as a whole are verified by their CRC-32C, which
+      covers every byte, and sequential reads consist of them (decision 0070). Elsewhere times,
+      hosts, flags, counters and properties are not verified.
     - A tier that verifies extents (`tieredStoreExtentCheckEnable`): every byte is as published.
 
     `message_timestamp` validates headers only.
@@ -573,12 +576,23 @@ class TieredMessageFetcher:
         """Read the run at the cursor, in the size of the group's window."""
         left = cursor.limit - cursor.at
         messages = min(cursor.messages_left, left)
+        limit = stretch_end(source, cursor.at)
+        is_sequential = False
         if self._options.cache_enabled:
             window = self._read_ahead.demand_messages(request.queue, request.group, request.offset)
             messages = max(messages, window)
+            is_sequential = max(request.messages_max, window) >= self._options.window_step_messages
         units = messages if key.subscription is None else max(left, messages)
-        end = min(stretch_end(source, cursor.at), cursor.at + units)
-        return await self._reads.run_at(source, key, cursor.at, end, messages=messages)
+        end = min(limit, cursor.at + units)
+        if is_sequential and key.subscription is None and self._options.verify:
+            # Room for the extent in which the read would end, and then to the end of an object.
+            run_max = self._options.run_messages_max
+            far = min(limit, cursor.at + run_max, end + EXTENT_MESSAGES_MAX)
+            end = max(end, min(limit, rounded_end(source, cursor.at, far, run_max)))
+            messages = max(messages, end - cursor.at)
+        return await self._reads.run_at(
+            source, key, cursor.at, end, messages=messages, is_sequential=is_sequential
+        )
 
     async def _timestamp(self, queue: QueueId, offset: int) -> int | None:
         source = self._tier.container(queue)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.errors import BytesMissing
+from container.queue.message_queue_container import DamagedExtent, ExtentChecks
 from container.record.batch import PREFIX_DTYPE, headers_at
 from container.record.columns import Contents, verify_contents
 from container.record.layout import Coda
@@ -35,6 +36,9 @@ VERIFIED_TOGETHER = 512
 """Records that are verified before other tasks run."""
 VERIFIED_BYTES = 512 << 10
 """Their bytes, about."""
+NEXT_SHARE_MAX = 2.5
+"""Bytes of the extent after a sequential read, per byte of it, up to which the next read has it as
+a whole: a window doubles, and other messages have other sizes."""
 
 
 class WholeRead(NamedTuple):
@@ -43,6 +47,7 @@ class WholeRead(NamedTuple):
     units: Units
     span: ByteRange
     pieces: list[Buffer]
+    checks: ExtentChecks | None
 
     def has(self, positions: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
         """Whether the ascending records lie in `span`."""
@@ -74,10 +79,11 @@ async def read_whole(
     if not 0 < end - flight.log_start <= options.kept_bytes_max:
         return None
     span = ByteRange(flight.log_start, end)
-    granted = await budget.acquire(flight, options.requested_bytes(span.length))
+    checks = _checks_for(flight, options)
+    granted = await budget.acquire(flight, _asked_bytes(flight, span.length, options))
     try:
         units, pieces = await queue.units_and_pieces(
-            QueueOffset(flight.start), QueueOffset(flight.end), span
+            QueueOffset(flight.start), QueueOffset(flight.end), span, checks
         )
     except (OutOfRange, Corrupt) as error:
         doubt()
@@ -86,7 +92,20 @@ async def read_whole(
         return None
     finally:
         budget.release(granted)
-    return WholeRead(units, span, pieces) if sum(map(len, pieces)) == span.length else None
+    if sum(map(len, pieces)) != span.length:
+        return None
+    return WholeRead(units, span, pieces, checks)
+
+
+def _checks_for(flight: Flight, options: FetcherOptions) -> ExtentChecks | None:
+    """Return an empty record of verified extents; None if the verification is switched off."""
+    return ExtentChecks(reads_whole=flight.reads_whole) if options.verify else None
+
+
+def _asked_bytes(flight: Flight, length: int, options: FetcherOptions) -> int:
+    """Return the most bytes that a read of so many bytes of the log has in memory."""
+    along = 2 * options.extent_bytes_max if flight.reads_whole and options.verify else 0
+    return max(length + along, options.requested_bytes(length))
 
 
 class _Picked(NamedTuple):
@@ -137,6 +156,29 @@ class _Picked(NamedTuple):
             positions=self.positions,
         )
 
+    def proven(self, sound: Sequence[ByteRange]) -> NDArray[np.bool_]:
+        """Return the mask of messages that lie in one of these ascending ranges of the log."""
+        begins = np.array([span.start for span in sound])
+        ends = np.array([span.end for span in sound])
+        which = np.searchsorted(begins, self.positions, side="right") - 1
+        return (which >= 0) & (self.positions + self.sizes <= ends[which])
+
+    def damaged_row(self, extent: DamagedExtent, good: int) -> int | None:
+        """Return the first message that may be damaged; None if none of these is.
+
+        `good`: number of leading messages without a fault of their own. A fault inside the extent
+        explains its damage. A single flipped bit is found. Any other damage may lie in each message
+        of the extent, and counts for its first one, so that a reader which skips that one gets on.
+        """
+        first, last = np.searchsorted(self.positions, (extent.span.start, extent.span.end)).tolist()
+        if first == last or last > good:
+            return None
+        at = extent.flipped_position()
+        if at is None:
+            return first if self.positions[first] == extent.span.start else None
+        row = int(np.searchsorted(self.positions, at, side="right")) - 1
+        return row if row >= first and at < self.positions[row] + self.sizes[row] else None
+
     def where(self, mask: NDArray[np.bool_]) -> "_Picked":
         """Return the masked messages of the same stretch."""
         return self._replace(
@@ -158,6 +200,8 @@ class _Records(NamedTuple):
     """First byte of each record in `data`."""
     contents: Contents | None
     """Result of the verification; None if it is switched off."""
+    fault: Corrupt | None = None
+    """Fault of the message at the end. None if all are valid."""
 
 
 async def load_runs(
@@ -188,7 +232,7 @@ async def load_runs(
         Unavailable: the storage did not respond; retry.
     """
     start = flight.start
-    subscription = flight.key.subscription
+    subscription = None if flight.reads_whole else flight.key.subscription
     units = None
     if subscription is not None and options.verify:
         units = await _proven_units(queue, flight, options, budget)
@@ -205,6 +249,8 @@ async def load_runs(
     if picked.end == start:
         path, position = f"{queue.id}/CONSUME_QUEUE", UNIT_BYTES * start
         raise Corrupt(f"impossible unit {units[:1].tolist()}", path, position)
+    if flight.is_sequential and options.verify:
+        picked = await _to_extent_end(queue, picked)
     while True:
         flight.end = picked.end
         try:
@@ -218,7 +264,11 @@ async def load_runs(
             if count == 0 and int(picked.offsets[0]) == start:
                 raise
             picked = picked.leading(count)
+    fault = checked[-1].fault
     flight.end = checked[-1].picked.end
+    flight.ends_with_fault = fault is not None
+    if fault is not None and flight.end == start:
+        raise fault
     firsts = [start, *(records.picked.end for records in checked)]
     return tuple(_run(flight, *one) for one in zip(firsts, checked, strict=False))
 
@@ -329,28 +379,23 @@ async def _read_checked(
     """
     if not len(picked.offsets):
         return [_Records(picked, b"", picked.positions, None)]
-    stretches = await _read(queue, flight, picked, options, budget, held=held)
+    stretches, checks = await _read(queue, flight, picked, options, budget, held=held)
     judged = _judged(picked, stretches, queue.id.queue_id)
     at_coda = np.concatenate([faults == Fault.CODA for faults, _ in judged])
     if at_coda.any():
         picked = picked.past_codas(at_coda)
-        stretches = await _read(queue, flight, picked, options, budget, held=held)
+        stretches, checks = await _read(queue, flight, picked, options, budget, held=held)
         judged = _judged(picked, stretches, queue.id.queue_id)
     found: list[_Records] = []
     for stretch, (faults, headers) in zip(stretches, judged, strict=True):
         part = picked.part(stretch.first, stretch.stop)
-        records, reason = await _checked(
-            queue, part, stretch, faults, headers, verify=options.verify
-        )
-        if reason:
-            doubt()
-        if reason and not found and not len(records.starts):
-            if int(part.offsets[0]) == flight.start:
-                raise Corrupt(reason, f"{queue.id}/COMMIT_LOG", int(part.positions[0]))
-            return [records]
-        if len(records.starts):
+        records = await _checked(queue, part, stretch, faults, headers, checks=checks)
+        if len(records.starts) or not found:
             found.append(records)
-        if reason:
+        else:
+            found[-1] = found[-1]._replace(fault=records.fault)
+        if records.fault is not None:
+            doubt()
             break
     return found
 
@@ -370,20 +415,34 @@ async def _checked(
     faults: Faults,
     headers: NDArray[np.void],
     *,
-    verify: bool,
-) -> tuple[_Records, str]:
-    """Return the leading valid messages of a stretch, and the fault of the next one or ""."""
+    checks: ExtentChecks | None,
+) -> _Records:
+    """Return the leading valid messages of a stretch. `checks` None: only headers are verified.
+
+    The body checksums of messages in sound extents are not compared: that of the extent covers
+    every byte. A damaged extent counts if no message in it has a fault of its own.
+    """
     data, starts = stretch.data, stretch.starts
     good, fault = leading_good(faults)
     reason = fault.reason
     contents = None
-    if verify:
+    if checks is not None:
         if len(headers) < len(starts):  # some records lie outside `data`
             headers = headers_at(data, starts[:good], PREFIX_DTYPE)
         topic, sizes = queue.id.topic.encode(), part.sizes[:good]
-        contents = await _verified(data, starts[:good], sizes, headers[:good], topic)
+        proven = part.proven(checks.sound)[:good] if checks.sound else None
+        contents = await _verified(data, starts[:good], sizes, headers[:good], topic, proven=proven)
         good, reason = contents.good, contents.reason or reason
-    return _Records(part.leading(good), data, starts[:good], contents), reason
+        for extent in checks.damaged:
+            row = part.damaged_row(extent, good)
+            if row is not None:
+                good, reason = row, extent.reason
+                contents = contents._replace(good=row, properties_at=contents.properties_at[:row])
+                break
+    error = None
+    if reason:
+        error = Corrupt(reason, f"{queue.id}/COMMIT_LOG", int(part.positions[good]))
+    return _Records(part.leading(good), data, starts[:good], contents, error)
 
 
 async def _verified(
@@ -392,6 +451,8 @@ async def _verified(
     sizes: NDArray[np.int64],
     headers: NDArray[np.void],
     topic: bytes,
+    *,
+    proven: NDArray[np.bool_] | None,
 ) -> Contents:
     """Verify as `verify_contents`, and run other tasks now and then: 2 ms are 4,096 records."""
     turns = np.cumsum(sizes) // VERIFIED_BYTES + np.arange(len(sizes)) // VERIFIED_TOGETHER
@@ -401,7 +462,10 @@ async def _verified(
         if found:
             await give_way()
         one = slice(first, stop)
-        found.append(verify_contents(data, starts[one], sizes[one], headers[one], topic=topic))
+        known = None if proven is None else proven[one]
+        found.append(
+            verify_contents(data, starts[one], sizes[one], headers[one], topic=topic, proven=known)
+        )
         if found[-1].reason:
             break
     shape = found[0].shape if all(one.shape == found[0].shape for one in found) else None
@@ -417,34 +481,64 @@ async def _read(
     budget: ReadBudget,
     *,
     held: WholeRead | None,
-) -> list[Stretch]:
+) -> tuple[list[Stretch], ExtentChecks | None]:
     """Read the bytes of the picked messages, at least one. Uses `held` if it has them."""
     is_one = not options.cache_enabled
     if held is not None and held.has(picked.positions, picked.sizes):
-        return stretches_of(
+        stretches = stretches_of(
             [held.span], [held.pieces], picked.positions, picked.sizes, is_one=is_one
         )
+        return stretches, held.checks
     ranges = plan_reads(
         picked.positions,
         picked.sizes,
         gap_bytes_max=options.gap_bytes_max,
         read_bytes_max=2 * options.run_bytes_max,
     )
-    asked_bytes = options.requested_bytes(sum(part.length for part in ranges))
+    checks = _checks_for(flight, options)
+    asked_bytes = _asked_bytes(flight, sum(part.length for part in ranges), options)
     granted = await budget.acquire(flight, asked_bytes)
     try:
-        pieces = await _log(queue, flight, ranges, picked)
+        pieces = await _log(queue, flight, ranges, picked, checks)
     finally:
         budget.release(granted)
-    return stretches_of(ranges, pieces, picked.positions, picked.sizes, is_one=is_one)
+    stretches = stretches_of(ranges, pieces, picked.positions, picked.sizes, is_one=is_one)
+    return stretches, checks
+
+
+async def _to_extent_end(queue: TierQueue, picked: _Picked) -> _Picked:
+    """End a sequential read with the last extent that ends in it. The next one begins there.
+
+    Not if neither this read nor the next one has an extent as a whole. The next one may be twice as
+    long.
+    """
+    if not picked.has_all or not len(picked.offsets):
+        return picked
+    start, end = int(picked.positions[0]), int(picked.positions[-1] + picked.sizes[-1])
+    try:
+        ends = await queue.extent_ends(ByteRange(start, end + int(NEXT_SHARE_MAX * (end - start))))
+    except (OutOfRange, Corrupt):
+        return picked  # reading the bytes raises it
+    inside = [position for position in ends if position <= end]
+    if not inside or inside[-1] == end:
+        return picked
+    after = ends[len(inside)] if len(inside) < len(ends) else None
+    fits = after is not None and after - inside[-1] <= NEXT_SHARE_MAX * (end - start)
+    if len(inside) == 1 and not fits:
+        return picked
+    return picked.leading(int(np.searchsorted(picked.positions, inside[-1])))
 
 
 async def _log(
-    queue: TierQueue, flight: Flight, ranges: list[ByteRange], picked: _Picked
+    queue: TierQueue,
+    flight: Flight,
+    ranges: list[ByteRange],
+    picked: _Picked,
+    checks: ExtentChecks | None,
 ) -> list[list[Buffer]]:
     """Read ranges of the log. Raise `Corrupt` if published units point outside the log."""
     try:
-        pieces = await queue.log_pieces(ranges)
+        pieces = await queue.log_pieces(ranges, checks)
     except NotFound:
         raise
     except OutOfRange as error:

@@ -36,6 +36,9 @@ class RunReads:
         self._flights = Flights()
         self._budget = ReadBudget(options.bytes_in_flight_max)
         self._messages = ReadBudget(options.messages_in_flight_max)
+        self._doubted: dict[QueueId, int] = {}
+        """Offset of the damaged message before which the last read of a queue ended. A read from
+        there on verifies the whole extent again, which it would else have in part."""
         self._is_open = False
         self._runs_read = 0
         self._bytes_read = 0
@@ -71,6 +74,7 @@ class RunReads:
         """Drop the cached runs of a queue. No later call joins a read of it under way."""
         self._cache.forget(queue)
         self._flights.forget(queue)
+        self._doubted.pop(queue, None)
 
     def has_beyond(self, queue: QueueId, end: int) -> bool:
         """Whether offsets from `end` on were cached.
@@ -87,7 +91,14 @@ class RunReads:
         return run
 
     async def run_at(
-        self, queue: TierQueue, key: CacheKey, offset: int, end: int, *, messages: int
+        self,
+        queue: TierQueue,
+        key: CacheKey,
+        offset: int,
+        end: int,
+        *,
+        messages: int,
+        is_sequential: bool = False,
     ) -> CachedRun:
         """Return the run that covers `offset`.
 
@@ -110,7 +121,9 @@ class RunReads:
             flight = self._flight_at(key, offset)
             was_ahead = flight is not None and flight.ahead_of is not None
             if flight is None:
-                flight = self._begin_demand(queue, key, offset, end, messages)
+                flight = self._begin_demand(
+                    queue, key, offset, end, messages, is_sequential=is_sequential
+                )
             flight.is_wanted = True
             await flight.done.wait()
             run = flight.run_at(offset)
@@ -202,21 +215,41 @@ class RunReads:
                 if known is not None:
                     flight.end = min(flight.end, known)
         flight.log_start = self._log_position(queue, flight.key, start)
+        flight.reads_whole = self._doubted.get(queue.id) == start or self._is_first(flight)
         self._flights.begin(flight)
         self._start(self._fly(queue, flight, messages))
         return flight
 
+    def _is_first(self, flight: Flight) -> bool:
+        """Whether a sequential reader begins here, perhaps inside an extent. Not with tags.
+
+        A read of certain messages would take a whole extent for each of them.
+        """
+        if not flight.is_sequential or flight.ahead_of is not None:
+            return False
+        key, before = flight.key, flight.start - 1
+        if key.subscription is not None or self._cache.end_of(key, before) is not None:
+            return False
+        return self._flight_at(key, before) is None
+
     def _begin_demand(
-        self, queue: TierQueue, key: CacheKey, start: int, end: int, messages: int
+        self,
+        queue: TierQueue,
+        key: CacheKey,
+        start: int,
+        end: int,
+        messages: int,
+        *,
+        is_sequential: bool,
     ) -> Flight:
         """Start a demand read, or two concurrent ones if a large object ends in the range."""
         cut = end
         if key.subscription is None and self._options.cache_enabled:
             cut = self._large_object_end(queue, key, start, end)
-        flight = self._begin(queue, Flight(key, start, cut), messages)
+        flight = self._begin(queue, Flight(key, start, cut, is_sequential=is_sequential), messages)
         is_there = self._cache.end_of(key, cut) is not None or self._flight_at(key, cut)
         if cut < end and not is_there:
-            self._begin(queue, Flight(key, cut, end), messages)
+            self._begin(queue, Flight(key, cut, end, is_sequential=is_sequential), messages)
         return flight
 
     def _large_object_end(self, queue: TierQueue, key: CacheKey, start: int, end: int) -> int:
@@ -306,6 +339,11 @@ class RunReads:
             flight.ahead_of.has_read_ahead(flight.runs[-1].end)
         if flight.is_stale:
             return
+        queue = flight.key.queue
+        if self._doubted.get(queue) == flight.start:
+            del self._doubted[queue]
+        if flight.ends_with_fault:
+            self._doubted[queue] = flight.end
         now_s = self._clock.monotonic_s()
         for run in flight.runs:
             _shrink_windows(self._cache.add(run, now_s), now_s)

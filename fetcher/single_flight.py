@@ -13,20 +13,32 @@ class Flight:
     """Read of `[start, end)` of a key. `end` may become lower once the sizes are known."""
 
     __slots__ = (
-        "ahead_of", "done", "end", "error", "is_stale", "is_wanted", "key", "log_start", "runs",
-        "start",
+        "ahead_of", "done", "end", "ends_with_fault", "error", "is_sequential", "is_stale",
+        "is_wanted", "key", "log_start", "reads_whole", "runs", "start",
     )  # fmt: skip
 
     def __init__(
-        self, key: CacheKey, start: int, end: int, ahead_of: GroupPosition | None = None
+        self,
+        key: CacheKey,
+        start: int,
+        end: int,
+        ahead_of: GroupPosition | None = None,
+        *,
+        is_sequential: bool = False,
     ) -> None:
         """Create a read. `ahead_of` is the position to read ahead of; None for a demand read."""
         self.key = key
+        self.is_sequential = is_sequential or ahead_of is not None
+        """Whether it serves a sequential reader, so that it may end before `end` with an extent."""
+        self.reads_whole = False
+        """Whether to verify also the extents in which it begins and ends."""
         self.start = start
         self.end = end
         self.ahead_of = ahead_of
         self.log_start: int | None = None
         """Log position of the first message; None if unknown."""
+        self.ends_with_fault = False
+        """Whether the message at `end` is damaged."""
         self.is_wanted = ahead_of is None
         """Whether a call waits or waited for this read."""
         self.is_stale = False

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId
+from container.queue.message_queue_container import ExtentChecks
 from container.queue.time_index import Boundary, TimeStretch
 from container.record.unit import Units
 from provider.object_store import Buffer
@@ -78,8 +79,20 @@ class TierQueue(Protocol):
         """
         ...
 
+    async def extent_ends(self, span: ByteRange) -> list[int]:
+        """Return the log positions in `span`, or at its end, at which an extent ends, ascending.
+
+        Only extents with a checksum, up to the log's end. Costs a request for each manifest that is
+        not cached. Errors as `units`.
+        """
+        ...
+
     async def units_and_pieces(
-        self, start: QueueOffset, end: QueueOffset, span: ByteRange
+        self,
+        start: QueueOffset,
+        end: QueueOffset,
+        span: ByteRange,
+        checks: ExtentChecks | None = None,
     ) -> tuple[Units, list[Buffer]]:
         """Read units and one range of the CommitLog, as `log_pieces`, in one round of requests.
 
@@ -95,8 +108,13 @@ class TierQueue(Protocol):
         """Read ranges of the CommitLog in one round of requests. Errors as `units`."""
         ...
 
-    async def log_pieces(self, wanted: Sequence[ByteRange]) -> list[list[Buffer]]:
-        """Read as `log_many`. Return for each range the buffers of the storage, in order."""
+    async def log_pieces(
+        self, wanted: Sequence[ByteRange], checks: ExtentChecks | None = None
+    ) -> list[list[Buffer]]:
+        """Read as `log_many`. Return for each range the buffers of the storage, in order.
+
+        `checks` gets the results of verifying the extents that are read as a whole.
+        """
         ...
 
 

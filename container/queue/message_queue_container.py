@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from container.errors import BytesMissing
 from container.metadata.objects import object_name
@@ -12,7 +12,7 @@ from container.names.rocketmq import segment_name
 from container.queue.positions import log_position, object_ends
 from container.queue.time_index import Boundary, TimeStretch, stretch_by_time
 from container.record.batch import decode_units
-from container.record.checksum import crc32c
+from container.record.checksum import crc32c, flipped_byte
 from container.record.unit import UNIT_BYTES, Units
 from provider.disk_cache.use import CacheUse, Unconfirmed, current_use
 from provider.errors import Corrupt, NotFound, OutOfRange
@@ -26,6 +26,42 @@ ROUNDED_BYTES = 256 << 10
 take about as long as the request. A longer read may have twice its own bytes."""
 ALONG_SHARE = 8
 """Bytes read along up to this share of the needed ones stay in memory with them, uncopied."""
+
+
+class DamagedExtent(NamedTuple):
+    """Extent of a CommitLog whose bytes differ from its CRC-32C."""
+
+    span: ByteRange
+    """Log positions."""
+    difference: int
+    """Exclusive or of both checksums."""
+
+    @property
+    def reason(self) -> str:
+        """Description of the fault."""
+        return f"CRC-32C of its extent, of {self.span.length} bytes, is not as published"
+
+    def flipped_position(self) -> int | None:
+        """Log position of the byte with one flipped bit; None if that is not the damage."""
+        at = flipped_byte(self.difference, self.span.length)
+        return None if at is None else self.span.start + at
+
+
+class ExtentChecks:
+    """Verification of the extents of a CommitLog that a read has as a whole, by log position."""
+
+    def __init__(self, *, reads_whole: bool = False) -> None:
+        """`reads_whole`: read extents as a whole where a range begins or ends in them."""
+        self.reads_whole = reads_whole
+        self.sound: list[ByteRange] = []
+        """Bytes as published, ascending. Adjacent extents are one range."""
+        self.damaged: list[DamagedExtent] = []
+
+    def add_sound(self, span: ByteRange) -> None:
+        """Record an extent whose bytes are as published."""
+        if self.sound and self.sound[-1].end == span.start:
+            span = ByteRange(self.sound.pop().start, span.end)
+        self.sound.append(span)
 
 
 class Manifests(Protocol):
@@ -231,14 +267,40 @@ class MessageQueueContainer:
         """Offsets between two others before which an object ends (`positions.py`)."""
         return object_ends(self.record, low, high)
 
+    async def extent_ends(self, span: ByteRange) -> list[int]:
+        """Log positions in `span`, or at its end, at which an extent with a checksum ends.
+
+        Ascending, up to the log's end. Costs a request for a manifest that is not cached. Errors as
+        for `units`.
+        """
+        queue = self.record
+        found: list[int] = []
+        at = span.start
+        while at < min(span.end, queue.flat_end(SegmentType.COMMIT_LOG)):
+            segment = await self._segment_at(queue, SegmentType.COMMIT_LOG, at)
+            extents = segment.extents
+            first = bisect_right(extents, at - segment.base, key=_extent_end)
+            last = bisect_right(extents, span.end - segment.base, key=_extent_end)
+            found += [
+                segment.base + extent.end
+                for extent in extents[first:last]
+                if extent.crc32c is not None
+            ]
+            at = segment.end
+        return found
+
     async def units_and_pieces(
-        self, start: QueueOffset, end: QueueOffset, span: ByteRange
+        self,
+        start: QueueOffset,
+        end: QueueOffset,
+        span: ByteRange,
+        checks: ExtentChecks | None = None,
     ) -> tuple[Units, list[Buffer]]:
         """As `units`, and as `log_pieces` of one range, in one round of requests."""
         units = ByteRange(start * UNIT_BYTES, end * UNIT_BYTES)
         planned = [
             await self.planned_read(SegmentType.CONSUME_QUEUE, [units]),
-            await self.planned_read(SegmentType.COMMIT_LOG, [span]),
+            await self.planned_read(SegmentType.COMMIT_LOG, [span], checks=checks),
         ]
         answers = await self._asked([request for one in planned for request in one.requests])
         count = len(planned[0].requests)
@@ -253,16 +315,24 @@ class MessageQueueContainer:
         """Read several ranges of the CommitLog in one round of requests. Errors as for `units`."""
         return await self._read(SegmentType.COMMIT_LOG, wanted, verify=self._verify)
 
-    async def log_pieces(self, wanted: Sequence[ByteRange]) -> list[list[Buffer]]:
+    async def log_pieces(
+        self, wanted: Sequence[ByteRange], checks: ExtentChecks | None = None
+    ) -> list[list[Buffer]]:
         """As `log_many`. Each range is returned as the storage's buffers, in order and not joined.
 
-        A buffer ends at the end of an object, or of a run of its extents.
+        A buffer ends at the end of an object, or of a run of its extents. `checks` gets the results
+        of verifying the extents that are read as a whole, also in the other methods.
         """
-        planned, answers = await self._answers(SegmentType.COMMIT_LOG, wanted, verify=self._verify)
-        return planned.pieces(answers)
+        planned = await self.planned_read(SegmentType.COMMIT_LOG, wanted, checks=checks)
+        return planned.pieces(await self._asked(planned.requests))
 
     async def planned_read(
-        self, segment_type: SegmentType, wanted: Sequence[ByteRange], *, verify: bool | None = None
+        self,
+        segment_type: SegmentType,
+        wanted: Sequence[ByteRange],
+        *,
+        verify: bool | None = None,
+        checks: ExtentChecks | None = None,
     ) -> "PlannedRead":
         """Plan the requests for a read of several ranges of a flat file.
 
@@ -275,20 +345,16 @@ class MessageQueueContainer:
             BytesMissing, Corrupt, Unavailable: of a manifest.
         """
         verify = self._verify if verify is None else verify
-        parts = [await self._pieces(segment_type, part, verify=verify) for part in wanted]
+        parts = [
+            await self._pieces(segment_type, part, verify=verify, checks=checks) for part in wanted
+        ]
         return PlannedRead(parts)
 
     async def _read(
         self, segment_type: SegmentType, wanted: Sequence[ByteRange], *, verify: bool
     ) -> list[Buffer]:
-        planned, answers = await self._answers(segment_type, wanted, verify=verify)
-        return planned.results(answers)
-
-    async def _answers(
-        self, segment_type: SegmentType, wanted: Sequence[ByteRange], *, verify: bool
-    ) -> "tuple[PlannedRead, list[Buffer]]":
         planned = await self.planned_read(segment_type, wanted, verify=verify)
-        return planned, await self._asked(planned.requests)
+        return planned.results(await self._asked(planned.requests))
 
     async def _asked(self, requests: Sequence[tuple[str, ByteRange]]) -> list[Buffer]:
         try:
@@ -297,7 +363,12 @@ class MessageQueueContainer:
             raise BytesMissing.of(error) from error
 
     async def _pieces(
-        self, segment_type: SegmentType, wanted: ByteRange, *, verify: bool
+        self,
+        segment_type: SegmentType,
+        wanted: ByteRange,
+        *,
+        verify: bool,
+        checks: ExtentChecks | None,
     ) -> "list[_Piece]":
         """Requests for the bytes of a flat file's range."""
         queue = self.record
@@ -310,7 +381,9 @@ class MessageQueueContainer:
             segment = await self._segment_at(queue, segment_type, at)
             until = min(wanted.end, segment.end)
             inside = ByteRange(at - segment.base, until - segment.base)
-            pieces.extend(pieces_of_segment(self._id, segment, inside, verify=verify, use=use))
+            pieces.extend(
+                pieces_of_segment(self._id, segment, inside, verify=verify, use=use, checks=checks)
+            )
             at = until
         return pieces
 
@@ -360,7 +433,10 @@ class PlannedRead:
 class _Piece:
     """Request to the store, and the needed bytes of its answer."""
 
-    __slots__ = ("checks", "drop", "is_strict", "length", "object_name", "read", "use")
+    __slots__ = (
+        "checks", "drop", "extents", "is_strict", "length", "log_shift", "object_name", "read",
+        "use",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -368,42 +444,61 @@ class _Piece:
         read: ByteRange,
         needed: ByteRange,
         *,
-        checks: Sequence[Extent] = (),
+        extents: Sequence[Extent] = (),
         is_strict: bool = True,
         use: CacheUse | None = None,
+        checks: ExtentChecks | None = None,
+        log_shift: int = 0,
     ) -> None:
-        """`use` gets the verified ranges. Not `is_strict`: others raise `Unconfirmed`."""
+        """Describe a request that has all bytes of `extents`, whose checksums are verified.
+
+        `use` gets the sound ranges of the object, `checks` those of the log, `log_shift` bytes
+        further. Another checksum raises `Corrupt` if it `is_strict`, else `Unconfirmed` with `use`.
+        """
         self.object_name = object_name
         self.read = read
         self.drop = needed.start - read.start
         self.length = needed.length
-        self.checks = checks
+        self.extents = extents
         self.is_strict = is_strict
         self.use = use
+        self.checks = checks
+        self.log_shift = log_shift
 
     def cut(self, answer: Buffer) -> memoryview:
         """Verify the answer if required, and return the needed bytes."""
         view = memoryview(answer)
-        for extent in self.checks:
+        for extent in self.extents:
             begin = extent.object_offset - self.read.start
-            if crc32c(view[begin : begin + extent.length]) == extent.crc32c:
-                self._confirm(ByteRange(extent.object_offset, extent.object_offset + extent.length))
+            found = crc32c(view[begin : begin + extent.length])
+            if found == extent.crc32c:
+                self._confirm(extent)
             elif self.is_strict:
                 raise Corrupt(
                     f"CRC-32C of {extent.length} bytes is not {extent.crc32c:#010x} as published",
                     self.object_name,
                     extent.object_offset,
                 )
-            else:
+            elif self.use is not None:
                 raise Unconfirmed
+            elif self.checks is not None:
+                difference = found ^ (extent.crc32c or 0)
+                self.checks.damaged.append(DamagedExtent(self._in_log(extent), difference))
         needed = view[self.drop : self.drop + self.length]
         if self.use is None or len(view) - self.length <= self.length // ALONG_SHARE:
             return needed
         return memoryview(bytes(needed))  # frees the bytes that were read along
 
-    def _confirm(self, verified: ByteRange) -> None:
+    def _confirm(self, extent: Extent) -> None:
         if self.use is not None:
-            self.use.confirm(self.object_name, verified)
+            begin = extent.object_offset
+            self.use.confirm(self.object_name, ByteRange(begin, begin + extent.length))
+        if self.checks is not None:
+            self.checks.add_sound(self._in_log(extent))
+
+    def _in_log(self, extent: Extent) -> ByteRange:
+        begin = extent.object_offset + self.log_shift
+        return ByteRange(begin, begin + extent.length)
 
 
 def pieces_of_segment(
@@ -413,6 +508,7 @@ def pieces_of_segment(
     *,
     verify: bool,
     use: CacheUse | None = None,
+    checks: ExtentChecks | None = None,
 ) -> list[_Piece]:
     """Split a range of a segment by the objects that hold it. Pure."""
     extents = segment.extents
@@ -430,7 +526,15 @@ def pieces_of_segment(
     is_log = segment.type == SegmentType.COMMIT_LOG
     sums_for = use if is_log else None
     pieces = [
-        _piece_of_run(run, object_name(queue, segment, run[0]), inside, verify=verify, use=sums_for)
+        _piece_of_run(
+            run,
+            object_name(queue, segment, run[0]),
+            inside,
+            verify=verify,
+            use=sums_for,
+            checks=checks,
+            base=segment.base,
+        )
         for run in runs
     ]
     if use is not None and not is_log:  # each read compares units with their records
@@ -440,27 +544,51 @@ def pieces_of_segment(
 
 
 def _piece_of_run(
-    run: list[Extent], name: str, inside: ByteRange, *, verify: bool, use: CacheUse | None
+    run: list[Extent],
+    name: str,
+    inside: ByteRange,
+    *,
+    verify: bool,
+    use: CacheUse | None,
+    checks: ExtentChecks | None,
+    base: int,
 ) -> _Piece:
     """Single request for adjacent extents in the object `name`.
 
-    With `verify` it is for whole extents; for `use` likewise, if that adds few bytes.
+    With `verify` it is for whole extents; for `use` likewise, if that adds few bytes, and for
+    `checks` if these say so.
     """
     shift = run[0].object_offset - run[0].position
     start, end = max(inside.start, run[0].position), min(inside.end, run[-1].end)
     read = needed = ByteRange(start + shift, end + shift)
-    known = [extent for extent in run if extent.crc32c is not None]
-    if not known or (not verify and use is None):
+    if not verify and use is None and checks is None:
         return _Piece(name, read, needed)
     whole = ByteRange(run[0].object_offset, run[-1].object_offset + run[-1].length)
-    if verify or whole.length - needed.length <= max(needed.length, ROUNDED_BYTES):
+    is_short = use is not None and whole.length - needed.length <= max(needed.length, ROUNDED_BYTES)
+    has_sums = any(extent.crc32c is not None for extent in run)
+    if has_sums and (verify or is_short or (checks is not None and checks.reads_whole)):
         read = whole
-    checks = [
+    extents = [
         extent
-        for extent in known
-        if read.start <= extent.object_offset and extent.object_offset + extent.length <= read.end
+        for extent in run
+        if extent.crc32c is not None
+        and read.start <= extent.object_offset
+        and extent.object_offset + extent.length <= read.end
     ]
-    return _Piece(name, read, needed, checks=checks, is_strict=verify, use=use)
+    return _Piece(
+        name,
+        read,
+        needed,
+        extents=extents,
+        is_strict=verify,
+        use=use,
+        checks=checks,
+        log_shift=base - shift,
+    )
+
+
+def _extent_end(extent: Extent) -> int:
+    return extent.end
 
 
 def _joined(parts: list[Buffer]) -> Buffer:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from container.metadata.records import Extent, Gap
 from container.names.queue_id import QueueId
+from container.queue.message_queue_container import ExtentChecks
 from container.queue.time_index import Boundary, TimeStretch, stretch_by_time
 from container.record.batch import decode_units
 from container.record.header import RecordHeader
@@ -164,8 +165,15 @@ class MemoryQueue:
         ends = range(0, high, self.object_messages)
         return [QueueOffset(end) for end in ends if low < end and end in self.places]
 
+    async def extent_ends(self, span: ByteRange) -> list[int]:
+        return []
+
     async def units_and_pieces(
-        self, start: QueueOffset, end: QueueOffset, span: ByteRange
+        self,
+        start: QueueOffset,
+        end: QueueOffset,
+        span: ByteRange,
+        checks: ExtentChecks | None = None,
     ) -> tuple[Units, list[Buffer]]:
         self.spans.append((start, end))
         return await self.units(start, end), (await self.log_pieces([span]))[0]
@@ -181,7 +189,9 @@ class MemoryQueue:
         await self._request("log")
         return [bytes(self.commit_log[part.start : part.end]) for part in wanted]
 
-    async def log_pieces(self, wanted: Sequence[ByteRange]) -> list[list[Buffer]]:
+    async def log_pieces(
+        self, wanted: Sequence[ByteRange], checks: ExtentChecks | None = None
+    ) -> list[list[Buffer]]:
         return [[one] for one in await self.log_many(wanted)]
 
 

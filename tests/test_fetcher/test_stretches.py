@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from container.queue.message_queue_container import ExtentChecks
 from container.record.layout import Coda
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
@@ -26,7 +27,9 @@ class CutQueue(MemoryQueue):
 
     cuts: Sequence[int] = ()
 
-    async def log_pieces(self, wanted: Sequence[ByteRange]) -> list[list[Buffer]]:
+    async def log_pieces(
+        self, wanted: Sequence[ByteRange], checks: ExtentChecks | None = None
+    ) -> list[list[Buffer]]:
         whole = await self.log_many(wanted)
         found: list[list[Buffer]] = []
         for part, raw in zip(wanted, whole, strict=True):
