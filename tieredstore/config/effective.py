@@ -35,6 +35,7 @@ from tieredstore.config.object_store import (
     ObjectStorage,
     is_object_store,
     object_defaults,
+    reads_objects,
     tier_place,
 )
 from tieredstore.config.sources import (
@@ -69,7 +70,11 @@ def fetcher_options(settings: Mapping[str, Setting]) -> FetcherOptions:
             f"readAheadMessageSizeThreshold, {run.value} bytes, not {cache.value}"
         )
     extent_bytes_max = int(settings["tieredStoreExtentMaxSize"].value)
-    return build(FetcherOptions, settings, extent_bytes_max=extent_bytes_max)
+    options = build(FetcherOptions, settings, extent_bytes_max=extent_bytes_max)
+    if not reads_objects(settings):
+        return options
+    window = min(OBJECT_WINDOW_MESSAGES, options.run_messages_max)
+    return replace(options, window_messages_min=window)
 
 
 def range_options(settings: Mapping[str, Setting]) -> RangeOptions:
@@ -81,6 +86,8 @@ def range_options(settings: Mapping[str, Setting]) -> RangeOptions:
 OBJECT_SNAPSHOT_AGE_S = 900.0
 """Seconds after which a snapshot replaces journal entries in an object store; on a directory 300.
 Starting reads the entries after it: a dozen where rounds are as far apart as there."""
+OBJECT_WINDOW_MESSAGES = 256
+"""Messages of the first read of a group there. A request for 32 costs as much."""
 OBJECT_FINISH_ENTRIES_MAX = 6
 """Of which a clean end leaves fewer, there: with the snapshot and the listings, ten requests."""
 
@@ -187,8 +194,7 @@ class Config:
         last = {pair.name: pair for pair in given}
         effective = {name: _setting(key, last.get(name)) for name, key in KEYS.items()}
         is_object = is_object_store(effective)
-        if is_object:
-            effective |= object_defaults(effective, DEFAULT_ORIGIN)
+        effective |= object_defaults(effective, DEFAULT_ORIGIN)
         effective |= _pins_of_plug_in(effective)
         for name in ("brokerClusterName", "brokerName"):
             reason = check_path_component(str(effective[name].value))

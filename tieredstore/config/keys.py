@@ -644,5 +644,6 @@ def _lines(key: Key) -> str:
     comment = "#" if key.is_machines or key.object_default is not None else ""
     other = ""
     if key.object_default is not None:
-        other = f"# Default where the tier is in an object store: {key.object_default}\n"
+        place = "the tier or its second store" if key.name.startswith("readAhead") else "the tier"
+        other = f"# Default where {place} is in an object store: {key.object_default}\n"
     return f"# {key.meaning}{unit}\n{other}{comment}{key.name}={value}\n"

@@ -22,6 +22,8 @@ ENCRYPTION = "objectStoreServerSideEncryption"
 OF_BUCKET = "BUCKET"
 NO_CHECKSUM = "NONE"
 OBJECT_ORIGIN = "default in an object store"
+READING = "readAhead"
+"""Prefix of the keys of reading."""
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _WITHIN = {
@@ -55,16 +57,33 @@ def tier_place(settings: Mapping[str, Setting]) -> str:
 def is_object_store(settings: Mapping[str, Setting]) -> bool:
     """Whether the tier is in an object store, as far as it was named at all."""
     path, bucket = str(settings[PLACE].value), str(settings[BUCKET].value)
-    url = _URL.match(path)
-    return bool(bucket) if not path else url is not None and url[1].lower() != "file"
+    return _is_url(path) if path else bool(bucket)
+
+
+def reads_objects(settings: Mapping[str, Setting]) -> bool:
+    """Whether the tier or its second store is in an object store."""
+    return is_object_store(settings) or _is_url(second_place(settings))
+
+
+def _is_url(place: str) -> bool:
+    url = _URL.match(place)
+    return url is not None and url[1].lower() != "file"
 
 
 def object_defaults(settings: Mapping[str, Setting], default_origin: str) -> dict[str, Setting]:
-    """Return the settings without a given value whose default differs in an object store."""
+    """Return the settings without a given value whose default differs in an object store.
+
+    For a tier in a directory with a second store there, only those of reading.
+    """
+    if not reads_objects(settings):
+        return {}
+    only = "" if is_object_store(settings) else READING
     changed = {
         name: replace(one, value=one.key.object_default, origin=OBJECT_ORIGIN)
         for name, one in settings.items()
-        if one.origin == default_origin and one.key.object_default is not None
+        if name.startswith(only)
+        and one.origin == default_origin
+        and one.key.object_default is not None
     }
     for name, bound in _WITHIN.items():
         if name in changed and bound not in changed:

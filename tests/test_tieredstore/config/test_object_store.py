@@ -136,3 +136,15 @@ def test_a_default_fits_what_was_given() -> None:
     small = load(BUCKET, "tieredStoreBytesInFlight=33554432", "tieredStoreWaitingMax=1000")
     assert small.dispatch.batch_bytes_max == small.dispatch.round_bytes_due == 32 << 20
     assert small.dispatch.batch_messages_max == 1000
+
+
+def test_a_second_store_is_read_as_a_tier_there_and_written_as_before() -> None:
+    directory, bucket = load("tieredStoreFilePath=tier"), load(BUCKET)
+    both = load("tieredStoreFilePath=tier", "tieredStoreOffloadPath=s3://bucket/second")
+    assert both.fetcher == bucket.fetcher != directory.fetcher
+    assert both.ranges == bucket.ranges
+    assert (both.dispatch, both.index) == (directory.dispatch, directory.index)
+    assert bucket.fetcher.window_messages_min == 256
+    assert load(BUCKET, "readAheadMessageCountThreshold=32").fetcher.window_messages_min == 32
+    in_files = load("tieredStoreFilePath=tier", "tieredStoreOffloadPath=/second")
+    assert in_files.fetcher == directory.fetcher
