@@ -152,15 +152,15 @@ async def test_nothing_is_deleted_from_the_hot_log_before_this_process_sees_it_i
     async with opened(tmp_path, GREEDY) as store:
         unseen = Unavailable("the storage is away", "journal")
         with patch.object(TierReader, "refresh", side_effect=unseen):
-            await put(store, range(200))
+            await put(store, range(60))
             await until(
-                lambda: side_of(store).statistics().messages == 200, Patience("it is not tiered")
+                lambda: side_of(store).statistics().messages == 60, Patience("it is not tiered")
             )
             assert side_of(store).holds_back(ORDERS) == 0
             assert (await store._local.trim()).files == ()  # pyright: ignore[reportPrivateUsage]
-        await tiered(store, 200)
+        await tiered(store, 60)
         assert (await store._local.trim()).files  # pyright: ignore[reportPrivateUsage]
-        assert await bodies(store, 200) == expected(200)
+        assert await bodies(store, 60) == expected(60)
 
 
 async def test_a_process_that_ends_is_replaced_and_appends_go_on_meanwhile(
