@@ -104,7 +104,7 @@ test-broker: $(FULL_STAMP)
 # The same with the broker of an older line, and the plug-in in the oldest one that takes it.
 test-old-broker: $(FULL_STAMP)
 	ROCKETMQ_VERSION=5.3.3 $(MAKE) --no-print-directory test-broker
-	ROCKETMQ_VERSION=5.1.4 $(PYTEST) tests/test_interop/test_java_plugin.py
+	ROCKETMQ_VERSION=5.1.4 $(PYTEST) tests/test_interop/test_java_plugin.py tests/test_interop/test_serve_beside_broker.py
 
 # One Java machine with one session for all tests.
 test-spark: export HYPOTHESIS_PROFILE := full

@@ -62,7 +62,8 @@ def test_defaults_in_parentheses_are_the_defaults() -> None:
 def test_every_metric_that_is_named_exists(page: Path) -> None:
     table = GUIDE.read_text().split("## Watch it")[1].split("\n## ")[0]
     explained = set(re.findall(r"`((?:tieredstore|rocketmq)_\w+)`", table))
-    server = ServeMetrics(lambda: ServeMoment(0, 0, 0, 0, 0, 0, 0, 0.0, {("PULL", "SUCCESS"): 1}))
+    counts, beside = (0, 0, 0, 0, 0, 0, 0, 0.0, {("PULL", "SUCCESS"): 1}), (0, False, 0)
+    server = ServeMetrics(lambda: ServeMoment(*counts, *beside))
     explained |= {sample.name for family in server.collect() for sample in family.samples}
     assert said(page, r"`(tieredstore_\w+|rocketmq_\w+)`") <= explained
 

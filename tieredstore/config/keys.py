@@ -516,6 +516,28 @@ _SECTIONS: Mapping[str, tuple[Key | str, ...]] = {
             ),
         ),
         Key(
+            "tieredStoreServeInFrontOf",
+            Kind.TEXT,
+            "",
+            "HOST:PORT of the broker that requests of clients pass to; deleted messages come from "
+            "the tier. Empty: none.",
+        ),
+        Key(
+            "tieredStoreServeSlaveId",
+            Kind.COUNT,
+            0,
+            "Broker id under which name servers list the server as a slave of the broker; 0: it "
+            "is not registered.",
+            least=0,
+        ),
+        Key(
+            "namesrvAddr",
+            Kind.TEXT,
+            "",
+            "Name servers, HOST:PORT;HOST:PORT, of tieredStoreServeInFrontOf and "
+            "tieredStoreServeSlaveId.",
+        ),
+        Key(
             "tieredStoreServeAccountsPath",
             Kind.PATH,
             "",

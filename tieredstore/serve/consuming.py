@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from provider.errors import NotFound
 from provider.ranges import QueueOffset
 from tieredstore.metrics.reads import Caller, ReadMeter
 from tieredstore.serve.grouping import Grouping, refuse_kind
-from tieredstore.serve.groups import Groups
+from tieredstore.serve.groups import TAGS, Groups
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Naming
 from tieredstore.serve.wire.frame import RequestCode, ResponseCode
@@ -112,6 +113,8 @@ LOGGER = logging.getLogger("tieredstore.serve")
 COMMITS, SUSPENDS, HAS_SUBSCRIPTION = 1, 2, 4
 """Bits of a pull's `sysFlag`."""
 SUSPEND_S_MAX = 60.0
+STAND_IN_S_MAX = 1.0
+"""Longest wait beside a broker, which may have the message already."""
 QUERIED_MAX = 64
 """Messages of one query by key, as in RocketMQ (`maxMsgsNumBatch`)."""
 UNIQUE_KEY_MAX = 32
@@ -155,7 +158,7 @@ class Pull:
     bytes_max: int
     subscription: str | None
     """Tags; None: every message."""
-    due_s: float
+    due_s: float = 0.0
     """End of the wait for a message; 0: no wait."""
 
 
@@ -171,7 +174,13 @@ class Consuming:
         *,
         meter: ReadMeter,
         clock: Clock,
+        stands_in_as: int | None = None,
     ) -> None:
+        """`stands_in_as`: broker id beside a broker, which may have more messages than the tier.
+
+        A pull outside the tier's range then moves no consumer. None: there is no such broker.
+        """
+        self._stands_in_as = stands_in_as
         self._naming = naming
         self._grouping = grouping
         self._history = history
@@ -196,7 +205,7 @@ class Consuming:
             RequestCode.GET_MIN_OFFSET: self._min_offset,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._offset_by_time,
             RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_time,
-            RequestCode.QUERY_MESSAGE: self._query,
+            RequestCode.QUERY_MESSAGE: self.query,
             RequestCode.VIEW_MESSAGE_BY_ID: self._view,
         }
 
@@ -205,6 +214,22 @@ class Consuming:
         self._is_stopped = True
 
     def _pull(self, request: Request, peer: Peer) -> Outcome:
+        pull, flags = self.pull_of(request, peer), request.number("sysFlag")
+        if flags & COMMITS and (commit := request.number("commitOffset")) >= 0:
+            self._grouping.commit(pull.group, pull.queue, commit)
+        if flags & SUSPENDS:
+            wait_s = request.number("suspendTimeoutMillis") / 1000
+            wait_s_max = SUSPEND_S_MAX if self._stands_in_as is None else STAND_IN_S_MAX
+            pull.due_s = self._clock.monotonic_s() + min(wait_s, wait_s_max)
+        return self._read(pull)
+
+    def pull_of(self, request: Request, peer: Peer) -> Pull:
+        """Return the arguments of a pull, without a wait.
+
+        Raises:
+            Refused: an argument is wrong, the topic has no read permission, or the subscription is
+                not known or not by tags.
+        """
         queue = self._naming.queue(request)
         group, flags = request.text("consumerGroup"), request.number("sysFlag")
         offset, most = request.number("queueOffset"), request.number("maxMsgNums")
@@ -215,13 +240,7 @@ class Consuming:
             raise Refused(ResponseCode.NO_PERMISSION, text)
         subscription = self._subscription(request, group, queue.topic, flags)
         bytes_max = request.number("maxMsgBytes", TRANSFER_BYTES_MAX)
-        if flags & COMMITS and (commit := request.number("commitOffset")) >= 0:
-            self._grouping.commit(group, queue, commit)
-        due_s = 0.0
-        if flags & SUSPENDS:
-            wait_s = request.number("suspendTimeoutMillis") / 1000
-            due_s = self._clock.monotonic_s() + min(wait_s, SUSPEND_S_MAX)
-        pull = Pull(
+        return Pull(
             request,
             peer,
             group,
@@ -230,9 +249,28 @@ class Consuming:
             min(most, INT32_MAX),
             min(max(bytes_max, 0), TRANSFER_BYTES_MAX),
             subscription,
-            due_s,
         )
-        return self._read(pull)
+
+    def is_filtered(self, request: Request) -> bool:
+        """Whether a pull leaves messages out, or its subscription is not known."""
+        found = self._expression(request)
+        if found is None or found[1] not in TAGS:
+            return True
+        with suppress(ValueError):
+            return parse_subscription(found[0]) is not None
+        return True
+
+    def is_by_tags(self, request: Request) -> bool:
+        """Whether the subscription of a pull is by tags, or not known."""
+        found = self._expression(request)
+        return found is None or found[1] in TAGS
+
+    def _expression(self, request: Request) -> tuple[str | None, str | None] | None:
+        """Return expression and type of a pull's subscription; None if it is not known."""
+        if request.number("sysFlag") & HAS_SUBSCRIPTION:
+            return request.optional("subscription"), request.optional("expressionType")
+        known = self._groups.subscription(request.text("consumerGroup"), request.text("topic"))
+        return None if known is None else (known.expression, known.kind)
 
     def _subscription(self, request: Request, group: str, topic: str, flags: int) -> str | None:
         """Return the tags of a pull, which it has itself or which its group subscribed to.
@@ -259,7 +297,9 @@ class Consuming:
 
     def _read(self, pull: Pull) -> Outcome:
         """Answer from memory what is there; else read, or wait for a message."""
-        low, high = self._history.bounds(pull.queue)
+        low, high = self._bounds(pull.queue)
+        if self._stands_in_as is not None and not low <= pull.offset < high:
+            return self._wait(pull, FetchStatus.OFFSET_OVERFLOW_ONE, low, high)
         # The offsets of a group can be the broker's own, which is ahead of its tier.
         if high < pull.offset <= self._grouping.stored(pull.group, pull.queue):
             return self._wait_ahead(pull, low, high)
@@ -274,6 +314,11 @@ class Consuming:
             if found is not None:
                 return self._answered(pull, found)
         return self._read_tier(pull)
+
+    def _bounds(self, queue: QueueId) -> tuple[int, int]:
+        if self._stands_in_as is None:
+            return self._history.bounds(queue)
+        return self._history.readable(queue) or (0, 0)
 
     def _wait_ahead(self, pull: Pull, low: int, high: int) -> Outcome:
         """Hold a pull of a group that is ahead of the tier; look again if the queue has grown."""
@@ -306,7 +351,8 @@ class Consuming:
         bounds = QueueOffset(low), QueueOffset(high)
         return self._answered(pull, FetchResult(status, QueueOffset(offset or low), *bounds))
 
-    async def _read_tier(self, pull: Pull) -> Answer | None:
+    async def fetch(self, pull: Pull) -> FetchResult:
+        """Read the tier for a pull."""
         caller = Caller("get_message", pull.queue.topic, pull.group)
         reading = self._history.fetcher.get_message(
             pull.group,
@@ -316,24 +362,33 @@ class Consuming:
             subscription=pull.subscription,
             bytes_max=pull.bytes_max,
         )
-        result = await self._meter.timed(caller, reading)
-        if pull_code(result.status, pull.offset) is not ResponseCode.PULL_NOT_FOUND:
+        return await self._meter.timed(caller, reading)
+
+    async def _read_tier(self, pull: Pull) -> Answer | None:
+        result = await self.fetch(pull)
+        code = pull_code(result.status, pull.offset)
+        low, high = self._bounds(pull.queue)
+        if code is ResponseCode.PULL_OFFSET_MOVED and self._stands_in_as is not None:
+            return self._wait(pull, FetchStatus.OFFSET_OVERFLOW_ONE, low, high)
+        if code is not ResponseCode.PULL_NOT_FOUND:
             return self._answered(pull, result)
-        low, high = self._history.bounds(pull.queue)
         if pull.offset == high:
             return self._wait(pull, result.status, low, high)
-        return _pull_answer(result.status, pull, result)
+        return self._pull_answer(result.status, pull, result)
 
     def _answered(self, pull: Pull, result: FetchResult) -> Answer:
-        answer = _pull_answer(result.status, pull, result)
-        if answer.code is ResponseCode.PULL_OFFSET_MOVED:
+        self.count(pull, result)
+        return self._pull_answer(result.status, pull, result)
+
+    def count(self, pull: Pull, result: FetchResult) -> None:
+        """Count the messages, the passed gaps or the moved offset of a pull."""
+        if pull_code(result.status, pull.offset) is ResponseCode.PULL_OFFSET_MOVED:
             self.moved += 1
         else:
             self._history.passed(pull.group, pull.queue, pull.offset, result)
         if len(result.messages):
             caller = Caller("get_message", pull.queue.topic, pull.group)
             self._meter.gave(caller, len(result.messages))
-        return answer
 
     def _wait(self, pull: Pull, status: FetchStatus, low: int, high: int) -> Answer | None:
         """Hold a pull at or past the queue's end, or say that there is no message."""
@@ -341,7 +396,7 @@ class Consuming:
         if is_over or self._is_stopped or pull.peer.is_closed:
             offset = QueueOffset(pull.offset)
             result = FetchResult(status, offset, QueueOffset(low), QueueOffset(high))
-            return _pull_answer(status, pull, result)
+            return self._pull_answer(status, pull, result)
         if len(self.held) >= HELD_MAX:
             raise Refused(ResponseCode.SYSTEM_BUSY, f"{HELD_MAX} pulls wait already")
         self.held.add(
@@ -356,13 +411,28 @@ class Consuming:
         )
         return None
 
+    def _pull_answer(self, status: FetchStatus, pull: Pull, result: FetchResult) -> Answer:
+        code = pull_code(status, pull.offset)
+        # A consumer stays with a slave as long as that suggests itself.
+        is_read = code in {ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY}
+        has_more = is_read and result.next_offset < result.max_offset
+        fields = {
+            "suggestWhichBrokerId": str(self._stands_in_as or 0) if has_more else "0",
+            "nextBeginOffset": str(result.next_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+            "topicSysFlag": "0",
+            "groupSysFlag": "0",
+        }
+        return Answer(code, status.value, fields, result.messages.joined())
+
     def _max_offset(self, request: Request, peer: Peer) -> Answer:
         del peer
-        return _number("offset", self._history.bounds(self._naming.queue(request))[1])
+        return _number("offset", self._bounds(self._naming.queue(request))[1])
 
     def _min_offset(self, request: Request, peer: Peer) -> Answer:
         del peer
-        return _number("offset", self._history.bounds(self._naming.queue(request))[0])
+        return _number("offset", self._bounds(self._naming.queue(request))[0])
 
     async def _offset_by_time(self, request: Request, peer: Peer) -> Answer:
         del peer
@@ -381,7 +451,13 @@ class Consuming:
         found = await self._meter.timed(caller, asking)
         return _number("timestamp", -1 if found is None else found)
 
-    async def _query(self, request: Request, peer: Peer) -> Answer:
+    async def query(self, request: Request, peer: Peer) -> Answer:
+        """Return the tier's messages with a key.
+
+        Raises:
+            Refused: a field is wrong.
+            StoreError: the storage fails.
+        """
         del peer
         topic, key = request.text("topic"), request.text("key")
         is_unique = request.is_set("_UNIQUE_KEY_QUERY")
@@ -422,18 +498,6 @@ class Consuming:
             f"can not find message by the offset, {position}: a tier has no positions of the "
             f"broker's CommitLog; ask for the unique key",
         )
-
-
-def _pull_answer(status: FetchStatus, pull: Pull, result: FetchResult) -> Answer:
-    fields = {
-        "suggestWhichBrokerId": "0",
-        "nextBeginOffset": str(result.next_offset),
-        "minOffset": str(result.min_offset),
-        "maxOffset": str(result.max_offset),
-        "topicSysFlag": "0",
-        "groupSysFlag": "0",
-    }
-    return Answer(pull_code(status, pull.offset), status.value, fields, result.messages.joined())
 
 
 def _number(name: str, value: int) -> Answer:

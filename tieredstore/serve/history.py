@@ -4,7 +4,14 @@ import logging
 from collections.abc import Mapping
 from functools import lru_cache
 
-from container.metadata.records import Gap, gap_at, gaps_between, next_gap_start
+from container.metadata.records import (
+    ENDS_A_QUEUE,
+    Gap,
+    Queue,
+    gap_at,
+    gaps_between,
+    next_gap_start,
+)
 from container.names.queue_id import QueueId, queue_counts
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.result import FetchResult
@@ -85,6 +92,14 @@ class History:
         found = self._tier.reader.queue(queue)
         return (0, 0) if found is None else (found.min_offset, found.next_offset)
 
+    def readable(self, queue: QueueId) -> tuple[int, int] | None:
+        """Return the range of offsets that a broker has had under these numbers.
+
+        None if the tier does not have the queue.
+        """
+        found = self._tier.reader.queue(queue)
+        return None if found is None else readable_range(found)
+
     async def time_before(self, queue: QueueId, offset: int) -> int:
         """Return the store time of the message before `offset`, Unix ms; 0 if there is none."""
         return await self.fetcher.message_timestamp(queue, offset - 1) or 0
@@ -151,6 +166,16 @@ class History:
 def _unit(position: int, size: int, tag_hash: int, remark: str | None = None) -> dict[str, object]:
     named = {"physicOffset": position, "physicSize": size, "tagsCode": tag_hash}
     return {**named, "eval": False, "msg": remark}
+
+
+def readable_range(queue: Queue) -> tuple[int, int]:
+    """Return the first offset of the topic's last incarnation, and the end of the queue. Pure.
+
+    A broker that deleted a topic and created it again gives its offsets a second time. Messages of
+    the earlier incarnation stay in the tier, and are not the broker's own under these offsets.
+    """
+    ends = [gap.end for gap in queue.gaps if gap.reason in ENDS_A_QUEUE]
+    return max([queue.min_offset, *ends]), queue.next_offset
 
 
 @lru_cache(maxsize=1024)

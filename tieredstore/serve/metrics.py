@@ -22,6 +22,11 @@ class ServeMoment(NamedTuple):
     lost: int
     age_s: float
     requests: dict[tuple[str, str], int]
+    passed: int | None
+    """Requests that passed a proxy; None without one."""
+    is_alone: bool
+    registered: int | None
+    """Name servers that have the server as a slave; None without a registration."""
 
     @classmethod
     def of(cls, server: Server) -> "ServeMoment":
@@ -36,6 +41,9 @@ class ServeMoment(NamedTuple):
             server.history.lost,
             server.history.age_s,
             dict(server.requests),
+            None if server.proxy is None else server.proxy.passed,
+            server.proxy is not None and server.proxy.is_alone,
+            None if server.slave is None else server.slave.registered,
         )
 
 
@@ -49,16 +57,22 @@ class ServeMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families of one scrape."""
         moment = self._look()
-        gauges = (
+        gauges = [
             ("connections", "Connections of clients.", moment.connections),
             ("groups", "Consumer groups with a client.", moment.groups),
             ("consumers", "Clients in consumer groups.", moment.members),
             ("pulls_held", "Pulls that wait for a message.", moment.held),
             ("tier_age_seconds", "Time since the tier was looked at with success.", moment.age_s),
-        )
+        ]
+        if moment.passed is not None:
+            up = "Whether the broker behind the proxy is reachable."
+            gauges.append(("broker_up", up, not moment.is_alone))
+        if moment.registered is not None:
+            text = "Name servers that have the server as a slave of the broker."
+            gauges.append(("name_servers_registered", text, moment.registered))
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"tieredstore_serve_{name}", text, value=value)
-        counters = (
+        counters = [
             (
                 "connections_refused",
                 "Connections that were refused, because too many were open.",
@@ -74,7 +88,10 @@ class ServeMetrics(Collector):
                 "Messages in gaps that groups have passed, once for each group.",
                 moment.lost,
             ),
-        )
+        ]
+        if moment.passed is not None:
+            text = "Requests that went to the broker, or to a name server."
+            counters.append(("requests_passed", text, moment.passed))
         for name, text, value in counters:
             yield CounterMetricFamily(f"tieredstore_serve_{name}", text, value=value)
         requests = CounterMetricFamily(

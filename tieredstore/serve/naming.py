@@ -16,6 +16,8 @@ from tieredstore.session.consumer_offsets import ConsumerOffsets
 PROBED = "TBW102"
 """Topic by which clients find out whether a name server knows any broker."""
 PROBED_QUEUES = 4
+WRITABLE = 2
+"""Permission to write."""
 RETRY = "%RETRY%"
 """Prefix of a group's own topic, which each member of it reads."""
 
@@ -39,8 +41,14 @@ class Naming:
         groups: Groups,
         offsets: ConsumerOffsets,
         together: "Sequence[Naming] | None" = None,
+        *,
+        writes: bool = False,
     ) -> None:
-        """`together`: all brokers that are served as one cluster; None: this one."""
+        """`together`: all brokers that are served as one cluster; None: this one.
+
+        `writes`: routes of topics that can be read permit to write, too.
+        """
+        self._writes = writes
         self._together: Sequence[Naming] = (self,) if together is None else together
         self._identity = identity
         self._history = history
@@ -135,11 +143,15 @@ class Naming:
             return None
         return {
             "brokerName": self._identity.broker,
-            "perm": self._history.permission(topic),
+            "perm": self._permission(topic),
             "readQueueNums": count,
             "topicSysFlag": 0,
             "writeQueueNums": count,
         }
+
+    def _permission(self, topic: str) -> int:
+        found = self._history.permission(topic)
+        return found | WRITABLE if found and self._writes else found
 
     def broker_data(self) -> dict[str, Any]:
         """Return this broker as routes have it."""

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Self
+from typing import Self, TypedDict
 
 from provider.names import is_loopback, is_there
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.serve.wire.link import PORT_MAX, Address
 from tieredstore.serve.wire.security import Tls
 from tieredstore.session.consumer_offsets import NAME
 from tieredstore.session.identity import state_directory
@@ -17,7 +18,6 @@ from tieredstore.session.places import directory_of
 
 NAME_SERVER_PORT = 9876
 """Port of RocketMQ's name server."""
-PORT_MAX = 65_535
 DIGITS = 16
 EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - these are refused
 PORT, HOST, INSECURE, STATE = (
@@ -26,6 +26,7 @@ PORT, HOST, INSECURE, STATE = (
     "tieredStoreServeInsecure",
     "tieredStoreServeStatePath",
 )
+FRONT, SLAVE, NAMES = "tieredStoreServeInFrontOf", "tieredStoreServeSlaveId", "namesrvAddr"
 ACCOUNTS, CERTIFICATES, KEY, AUTHORITIES = (
     "tieredStoreServeAccountsPath",
     "tieredStoreServeTlsCertPath",
@@ -59,14 +60,19 @@ class ServeOptions:
     accounts_path: Path | None = None
     """Accounts that sign requests; None: every request is served."""
     tls: Tls | None = None
+    broker: Address | None = None
+    """Broker that requests pass to; None: the tier alone is served."""
+    name_servers: tuple[Address, ...] = ()
+    slave_id: int = 0
+    """Broker id of a registration as a slave; 0: none."""
 
     @classmethod
     def of(cls, config: Config) -> Self:
         """Build the options for the broker of a configuration, which was found in the tier.
 
         Raises:
-            ConfigError: every client of the network would be served, or no directory is known for
-                the offsets.
+            ConfigError: every client of the network would be served, no directory is known for the
+                offsets, or a proxy or a slave is configured in part.
         """
         values = {name: setting.value for name, setting in config.settings.items()}
         host = str(values[HOST])
@@ -101,6 +107,7 @@ class ServeOptions:
             refresh_s=int(values["tieredStoreServeRefreshInterval"]) / 1000,
             accounts_path=accounts,
             tls=tls,
+            **_beside_broker(values),
         )
 
     @classmethod
@@ -112,6 +119,8 @@ class ServeOptions:
         """
         if len(configs) == 1:
             return [cls.of(configs[0])]
+        if any(config.settings[FRONT].value for config in configs):
+            raise ConfigError(f"{FRONT} names one broker, and several are to be served")
         return [cls.of(config).numbered(n, config) for n, config in enumerate(configs)]
 
     def numbered(self, number: int, config: Config) -> Self:
@@ -140,6 +149,32 @@ class ServeOptions:
             offsets_path=path,
             seed_path=None,
         )
+
+
+class _BesideBroker(TypedDict):
+    broker: Address | None
+    name_servers: tuple[Address, ...]
+    slave_id: int
+
+
+def _beside_broker(values: Mapping[str, object]) -> _BesideBroker:
+    front, slave_id = _addresses(values, FRONT), int(str(values[SLAVE]))
+    names = _addresses(values, NAMES) if front or slave_id else ()
+    if len(front) > 1:
+        raise ConfigError(f"{FRONT} names one broker")
+    if front and slave_id:
+        raise ConfigError(f"a server is a proxy ({FRONT}) or a slave ({SLAVE}), not both")
+    if slave_id and not names:
+        raise ConfigError(f"a slave ({SLAVE}) registers with name servers: set {NAMES}")
+    return {"broker": front[0] if front else None, "name_servers": names, "slave_id": slave_id}
+
+
+def _addresses(values: Mapping[str, object], key: str) -> tuple[Address, ...]:
+    texts = [one.strip() for one in str(values[key]).split(";")]
+    try:
+        return tuple(Address.parse(one) for one in texts if one)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from error
 
 
 def _plus(port: str | int, number: int) -> int:

@@ -6,10 +6,9 @@ import struct
 from collections.abc import Mapping
 from itertools import takewhile
 
-from container.metadata.records import ENDS_A_QUEUE, Queue
 from container.names.queue_id import QueueId
 from provider.clock import give_way
-from tieredstore.serve.history import History
+from tieredstore.serve.history import History, readable_range
 from tieredstore.serve.naming import Identity
 from tieredstore.serve.wire.frame import RequestCode, ResponseCode
 from tieredstore.serve.wire.request import (
@@ -104,16 +103,6 @@ class TierRanges:
         if self._rows.get(queue, (0, 0, 0))[1:] != (first, end):
             self._rows.pop(queue, None)
             self._rows[queue] = self._number, first, end
-
-
-def readable_range(queue: Queue) -> tuple[int, int]:
-    """Return the first offset of the topic's last incarnation, and the end of the queue. Pure.
-
-    A broker that deleted a topic and created it again gives its offsets a second time. Messages of
-    the earlier incarnation stay in the tier, and are not the broker's own under these offsets.
-    """
-    ends = [gap.end for gap in queue.gaps if gap.reason in ENDS_A_QUEUE]
-    return max([queue.min_offset, *ends]), queue.next_offset
 
 
 def _row(queue: QueueId, first: int, end: int) -> bytes:

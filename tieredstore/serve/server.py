@@ -18,16 +18,20 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.serve.administering import Administering
+from tieredstore.serve.broker.mending import Mending
+from tieredstore.serve.broker.proxying import Proxy
+from tieredstore.serve.broker.slave import Slave
 from tieredstore.serve.consuming import TICK_S, Consuming, HeldPull
 from tieredstore.serve.grouping import Adjusting, Grouping
 from tieredstore.serve.groups import Groups
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Identity, Naming
-from tieredstore.serve.options import STATE, ServeOptions
+from tieredstore.serve.options import STATE, NewGroups, ServeOptions
 from tieredstore.serve.ranges import TierRanges
 from tieredstore.serve.relaying import Relaying
 from tieredstore.serve.wire.connection import TOO_SLOW, Connection
 from tieredstore.serve.wire.frame import ONE_WAY, Command, RequestCode, ResponseCode
+from tieredstore.serve.wire.passing import PassingConnection
 from tieredstore.serve.wire.request import Answer, Outcome, Peer, Processor, Refused, Request
 from tieredstore.serve.wire.security import Accounts
 from tieredstore.session.consumer_offsets import ConsumerOffsets
@@ -85,7 +89,7 @@ class Server:
         self._accounts = accounts
         self.history = history
         self.offsets = offsets
-        self.groups = groups = Groups(clock, _notify)
+        self.groups = groups = Groups(clock, self._notify)
         self.requests: Counter[tuple[str, str]] = Counter()
         """Answers by request code and response code."""
         self.refused_connections = 0
@@ -98,31 +102,59 @@ class Server:
         self._unknown: set[int] = set()
         self._warned: dict[str, tuple[float, int]] = {}
         self._seen: tuple[int, int] | None = None
-        self.naming = naming = Naming(identity, history, groups, offsets, together)
+        is_proxy = options.broker is not None
+        stands_in_as = options.slave_id if is_proxy or options.slave_id else None
+        self.naming = naming = Naming(identity, history, groups, offsets, together, writes=is_proxy)
+        # Beside a broker, a new group begins as there.
+        new_groups = options.new_groups if stands_in_as is None else NewGroups.CLIENT
         grouping = Grouping(
+            naming, history, groups, offsets, new_groups=new_groups, broker=identity.broker
+        )
+        self.consuming = Consuming(
             naming,
+            grouping,
             history,
             groups,
-            offsets,
-            new_groups=options.new_groups,
-            broker=identity.broker,
+            meter=meter,
+            clock=clock,
+            stands_in_as=stands_in_as,
         )
-        self.consuming = Consuming(naming, grouping, history, groups, meter=meter, clock=clock)
         administering = Administering(
             naming, history, groups, offsets, broker=identity.broker, clock=clock
         )
+        reading = {
+            **naming.processors,
+            **grouping.processors,
+            **self.consuming.processors,
+        }
         self._processors: Mapping[int, Processor] = {
             **administering.processors,
             **Adjusting(
                 naming, grouping, history, groups, offsets, broker=identity.broker
             ).processors,
-            **naming.processors,
-            **grouping.processors,
-            **self.consuming.processors,
+            **reading,
             **Relaying(groups, clock).processors,
             **TierRanges(identity, history).processors,
             **dict.fromkeys(HISTORY_ONLY, _refuse_write),
         }
+        registration = options.name_servers, options.slave_id, identity, offsets, clock
+        self.slave = Slave(*registration) if options.slave_id else None
+        self.proxy = self._proxy_of(options, reading) if options.broker is not None else None
+
+    def _proxy_of(self, options: ServeOptions, alone: Mapping[int, Processor]) -> Proxy:
+        assert options.broker is not None
+        return Proxy(
+            options.broker,
+            options.name_servers,
+            self._identity,
+            naming=self.naming,
+            groups=self.groups,
+            offsets=self.offsets,
+            mending=Mending(self._identity, self.history, self.consuming, self.warn),
+            alone=alone,
+            is_behind=lambda: self._unsent > UNSENT_BYTES_MAX,
+            clock=self.clock,
+        )
 
     def __repr__(self) -> str:
         return f"<Server at {self._identity.address}: {len(self._connections)} connections>"
@@ -148,7 +180,7 @@ class Server:
             return f"the tier's news cannot be read: {self.history.failure}"
         if self.offsets.failure is not None:
             return f"offsets of groups are not saved: {self.offsets.failure}"
-        return ""
+        return "" if self.slave is None else self.slave.unready_reason()
 
     def opened(self, connection: Connection) -> bool:
         """Count a connection. Return False if there are too many."""
@@ -176,13 +208,15 @@ class Server:
         code = request.command.code
         if self._accounts is not None:
             self._verify(self._accounts, request.command, connection)
+        if code in PULLS:
+            self._refuse_if_behind()
+        if self.proxy is not None and isinstance(connection, PassingConnection):
+            return self.proxy.call(request, connection)
         processor = self._processors.get(code)
         if processor is None:
             raise Refused(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported"
             )
-        if code in PULLS:
-            self._refuse_if_behind()
         return processor(request, connection)
 
     def _verify(self, accounts: Accounts, command: Command, connection: Connection) -> None:
@@ -297,6 +331,16 @@ class Server:
         self._refuse_if_behind()
         return pull.resume()
 
+    def _notify(self, peer: Peer, group: str) -> None:
+        """Notify a client of a change of its group, so that it rebalances at once."""
+        if self.proxy is None or self.proxy.is_alone:
+            code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+            peer.send(Command(code, {"consumerGroup": group}, flag=ONE_WAY))
+
+    def accepted(self) -> Connection:
+        """Return the protocol of a new client."""
+        return Connection(self) if self.proxy is None else PassingConnection(self, self.proxy)
+
     def end(self) -> None:
         """Answer the pulls that wait, and close every connection after what is written to it."""
         self.consuming.stop()
@@ -304,12 +348,6 @@ class Server:
             pull.peer.deliver(pull.request, pull.resume)
         for connection in list(self._connections):
             connection.close()
-
-
-def _notify(peer: Peer, group: str) -> None:
-    """Notify a client of a change of its group, so that it rebalances at once."""
-    code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-    peer.send(Command(code, {"consumerGroup": group}, flag=ONE_WAY))
 
 
 def _refuse_write(request: Request, peer: Peer) -> Answer:
@@ -407,7 +445,7 @@ async def _serving(
     offsets = await asyncio.to_thread(ConsumerOffsets.load, options.offsets_path, options.seed_path)
     accounts, tls = await asyncio.to_thread(_security_of, options)
     servers: list[Server] = []
-    listener = await _listening(options, tls, lambda: Connection(servers[0]))
+    listener = await _listening(options, tls, lambda: servers[0].accepted())  # noqa: PLW0108 - it is made later
     port = listener.sockets[0].getsockname()[1]
     identity = Identity(tier.cluster, tier.broker, options.address or f"{options.host}:{port}")
     history = History(tier, clock)
@@ -428,7 +466,13 @@ async def _serving(
             )
             servers.append(server)
             together.append(server.naming)
-            workers = [tasks.create_task(one()) for one in (server.refresh, server.upkeep)]
+            works = [server.refresh, server.upkeep]
+            if server.proxy is not None:
+                await server.proxy.look()
+                works.append(server.proxy.watch)
+            if server.slave is not None:
+                works.append(server.slave.run)
+            workers = [tasks.create_task(one()) for one in works]
             try:
                 await listener.start_serving()
                 LOGGER.info(

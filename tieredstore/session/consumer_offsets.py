@@ -5,11 +5,13 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import orjson
 
+from provider.clock import give_way
 from provider.errors import Corrupt, NotFound, StoreError
 from provider.posix.files import posix_errors
 from tieredstore.config.sources import ConfigError
@@ -23,6 +25,8 @@ GROUP_NAME = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
 """Name of a group, as a broker allows it."""
 KEYS_MAX = 10 * GROUPS_MAX
 """Pairs of topic and group that have offsets."""
+TAKEN_TOGETHER = 500
+"""Pairs whose offsets are set before other tasks run."""
 SEPARATOR = "@"
 BARE_KEY = re.compile(rb"([{,]\s*)(\d+)(\s*:)")
 """Number as a key of an object, as RocketMQ's JSON library writes it. Names of topics and groups
@@ -137,6 +141,24 @@ class ConsumerOffsets:
         row[key.queue_id] = offset
         self._changes += 1
 
+    async def take(self, raw: bytes, path: str) -> int:
+        """Set the offsets of a broker's `consumerOffset.json`. Return the number of its rows.
+
+        Offsets that are refused are left out.
+
+        Raises:
+            Corrupt: it is no such file.
+        """
+        table, _ = await asyncio.to_thread(parse, raw, path)
+        for count, (name, row) in enumerate(table.items(), 1):
+            topic, _, group = name.rpartition(SEPARATOR)
+            with suppress(OffsetRefused):
+                for queue_id, offset in row.items():
+                    self.put(QueueKey(group, topic, queue_id), offset)
+            if not count % TAKEN_TOGETHER:
+                await give_way()
+        return len(table)
+
     def has_group(self, group: str) -> bool:
         """Whether a group has an offset of any queue."""
         return group in self._groups
@@ -227,6 +249,11 @@ def _number(value: str | int, bits: int) -> int:
     return number
 
 
+def quoted_keys(raw: bytes) -> bytes:
+    """Quote the numbers that are keys of objects. Pure."""
+    return BARE_KEY.sub(rb'\1"\2"\3', raw)
+
+
 def parse(raw: bytes, path: str) -> tuple[Table, int]:
     """Parse a `consumerOffset.json`, of ours or of a broker. Return offsets and version. Pure.
 
@@ -234,7 +261,7 @@ def parse(raw: bytes, path: str) -> tuple[Table, int]:
         Corrupt: it is no such file.
     """
     try:
-        parsed: Any = orjson.loads(BARE_KEY.sub(rb'\1"\2"\3', raw))
+        parsed: Any = orjson.loads(quoted_keys(raw))
         document = cast("dict[str, dict[str, Any]]", parsed)
         rows: dict[str, Any] = document.get("offsetTable") or {}
         table = {

@@ -88,7 +88,7 @@ async def test_too_many_connections_and_bytes_are_refused(
 async def test_a_client_that_reads_no_answers_costs_bounded_memory_and_is_dropped(
     golden_tier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "UNSENT_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(connection.Connection, "unsent_bytes_max", 1 << 20)
     monkeypatch.setattr(connection, "UNREAD_S_MAX", 0.2)
     monkeypatch.setattr(server, "UPKEEP_S", 0.05)
     monkeypatch.setattr(connection, "READS_MAX", 4)

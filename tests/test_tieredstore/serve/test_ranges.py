@@ -11,7 +11,7 @@ from tests.support.cli import run, settings
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
 from tests.support.remoting_client import RemotingClient
 from tests.support.served_tier import Grown, asked, served
-from tieredstore.serve.ranges import readable_range
+from tieredstore.serve.history import readable_range
 from tieredstore.serve.wire.frame import Command, RequestCode, ResponseCode
 
 NAMES: dict[str, Any] = {

@@ -22,7 +22,7 @@ from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.serve.beside import unready_reason
 from tieredstore.serve.metrics import ServeMetrics, ServeMoment
 from tieredstore.serve.naming import Naming
-from tieredstore.serve.options import ServeOptions
+from tieredstore.serve.options import FRONT, SLAVE, ServeOptions
 from tieredstore.serve.server import Server, serving
 from tieredstore.session.reader import existing_tier, existing_tiers
 
@@ -30,9 +30,16 @@ LOGGER = logging.getLogger("tieredstore.cli")
 
 
 def run(
-    invocation: Invocation, place: str | os.PathLike[str] | None, brokers: tuple[str, ...]
+    invocation: Invocation,
+    place: str | os.PathLike[str] | None,
+    brokers: tuple[str, ...],
+    in_front_of: str | None,
+    slave_id: int | None,
 ) -> int:
     """Serve the messages of the tier in PLACE to RocketMQ clients, until a signal."""
+    for key, value in ((FRONT, in_front_of), (SLAVE, slave_id)):
+        if value is not None:
+            invocation.defines = (*invocation.defines, f"{key}={value}")
     if place is not None:
         invocation.defines = (*invocation.defines, f"{TIER_KEY}={os.fspath(place)}")
     given = invocation.load_config()

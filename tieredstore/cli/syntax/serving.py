@@ -17,6 +17,17 @@ from tieredstore.cli.syntax.arguments import GivenPath
     metavar="PATTERN",
     help="Serve this broker, or all that fit, as '*', as one cluster; repeatable.",
 )
+@click.option(
+    "--in-front-of",
+    metavar="HOST:PORT",
+    help="Pass requests to this running broker; its deleted messages come from the tier.",
+)
+@click.option(
+    "--slave-id",
+    type=click.IntRange(min=1),
+    metavar="ID",
+    help="Register with the name servers as slave ID of the broker (1 for most groups).",
+)
 @done_by("tieredstore.cli.commands.serve")
 def serve() -> None:
     """Serve the messages of the tier in PLACE to RocketMQ clients, until a signal.
@@ -29,6 +40,11 @@ def serve() -> None:
 
     Several brokers (--broker) are one cluster to clients. In the order of their names, each has a
     port: tieredStoreServePort, the next one, and so on. Each of them is a name server for all.
+
+    With --in-front-of (tieredStoreServeInFrontOf) it is a proxy: clients that have it as their name
+    server send to the broker through it, and read deleted and newest messages as one queue. With
+    --slave-id (tieredStoreServeSlaveId) consumers that the broker sends to a slave, and those of a
+    broker that is down, read the tier. Both need namesrvAddr.
 
     The offsets of consumer groups are kept in tieredStoreServeStatePath, in RocketMQ's own
     consumerOffset.json. A group without one begins at the first message. Producers are refused.

@@ -9,6 +9,7 @@ from typing import Protocol
 from provider.clock import Clock
 from provider.object_store import Buffer
 from tieredstore.serve.wire.frame import (
+    FRAME_BYTES_MAX,
     RESPONSE,
     BadFrame,
     Command,
@@ -91,6 +92,9 @@ class Service(Protocol):
 class Connection(asyncio.Protocol):
     """Protocol of one client. All methods are called on the event loop."""
 
+    frame_bytes_max = FRAME_BYTES_MAX
+    unsent_bytes_max = UNSENT_BYTES_MAX
+
     def __init__(self, service: Service) -> None:
         self._service = service
         self._transport: asyncio.Transport | None = None
@@ -124,7 +128,7 @@ class Connection(asyncio.Protocol):
         peer: object = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.address = f"{peer[0]}:{peer[1]}"
-        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        transport.set_write_buffer_limits(high=self.unsent_bytes_max)
         if not self._service.opened(self):
             self.is_closed = True
             transport.abort()
@@ -162,25 +166,34 @@ class Connection(asyncio.Protocol):
         at = 0
         try:
             while not (self._pauses or self.is_closed or self._out_bytes > TURN_BYTES_MAX):
-                size = frame_bytes(self._buffer, at)
+                size = frame_bytes(self._buffer, at, self.frame_bytes_max)
                 if size is None or at + size > len(self._buffer):
                     break
-                request = decode(bytes(memoryview(self._buffer)[at : at + size]))
+                frame = bytes(memoryview(self._buffer)[at : at + size])
                 at += size
-                if not request.is_response:
-                    self._serve(Request(request))
-                elif (asked := self._asked.get(request.opaque)) is not None and not asked.done():
-                    asked.set_result(request)
+                self._take(frame)
         except BadFrame as error:
             self._service.warn("frame", f"{self.address} is disconnected: {error}")
             self.close()
             return
         if at and not self.is_closed:
             del self._buffer[:at]
-        if self._service.is_full(self, len(self._buffer)):
+        if self._service.is_full(self, self._unread()):
             sentence = "is disconnected: too many bytes of requests wait"
             self._service.warn("bytes", f"{self.address} {sentence}")
             self.close()
+
+    def _unread(self) -> int:
+        """Return the bytes of requests that wait."""
+        return len(self._buffer)
+
+    def _take(self, frame: bytes) -> None:
+        """Serve a frame. Raises `BadFrame` if it is none."""
+        command = decode(frame)
+        if not command.is_response:
+            self._serve(Request(command))
+        elif (asked := self._asked.get(command.opaque)) is not None and not asked.done():
+            asked.set_result(command)
 
     def _serve(self, request: Request) -> None:
         self.deliver(request, lambda: self._service.call(request, self))
@@ -292,16 +305,20 @@ class Connection(asyncio.Protocol):
     def upkeep(self, now_s: float) -> None:
         """Drop a client that is silent, or that reads nothing."""
         self._report_unsent()
+        self._service.is_full(self, self._unread())
         sent = self._written - self._unsent
         if sent > self._sent or sent == self._written:
             self._sent, self._moved_s = sent, now_s
         elif now_s - self._moved_s > UNREAD_S_MAX:
             self._service.warn("answers", f"{self.address} is disconnected: it reads no answers")
             self.abort()
-        is_waiting = self._tasks or self._service.held_of(self) or self._pauses
-        if not is_waiting and now_s - self._heard_s > SILENT_S_MAX:
+        if not self._is_waiting() and now_s - self._heard_s > SILENT_S_MAX:
             LOGGER.info("%s is disconnected: it is silent", self.address)
             self.close()
+
+    def _is_waiting(self) -> bool:
+        """Whether the client waits for an answer, or is not read."""
+        return bool(self._tasks or self._service.held_of(self) or self._pauses)
 
     def refused(self) -> None:
         """Count a request that no account signed; drop the client after too many."""

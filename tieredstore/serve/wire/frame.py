@@ -15,6 +15,8 @@ ONE_WAY: Final = 2
 LENGTH_BYTES: Final = 4
 FRAME_BYTES_MAX: Final = (4 << 20) + (64 << 10)
 """Most bytes of a request: RocketMQ's largest message, and its header."""
+PASSED_BYTES_MAX: Final = 16 << 20
+"""Most bytes of a frame between a client and a broker, as in RocketMQ (`frameMaxLength`)."""
 HEADER_BYTES_MAX: Final = 1 << 20
 FIELDS_MAX: Final = 64
 INT16_MAX: Final = 2**15 - 1
@@ -33,7 +35,7 @@ _FIXED: Final = Struct(">hBhiii")
 
 
 class RequestCode(IntEnum):
-    """Requests that are answered, and those that the server sends."""
+    """Requests that are answered or passed on, and those that the server sends."""
 
     PULL_MESSAGE = 11
     QUERY_MESSAGE = 12
@@ -58,7 +60,11 @@ class RequestCode(IntEnum):
     UNLOCK_BATCH_MQ = 42
     GET_ALL_CONSUMER_OFFSET = 43
     CHECK_CLIENT_CONFIG = 46
+    PUT_KV_CONFIG = 100
     GET_KV_CONFIG = 101
+    DELETE_KV_CONFIG = 102
+    REGISTER_BROKER = 103
+    UNREGISTER_BROKER = 104
     GET_ROUTEINFO_BY_TOPIC = 105
     GET_BROKER_CLUSTER_INFO = 106
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
@@ -68,9 +74,11 @@ class RequestCode(IntEnum):
     GET_PRODUCER_CONNECTION_LIST = 204
     GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
     DELETE_SUBSCRIPTIONGROUP = 207
+    WIPE_WRITE_PERM_OF_BROKER = 205
     GET_CONSUME_STATS = 208
     DELETE_TOPIC_IN_BROKER = 215
     DELETE_TOPIC_IN_NAMESRV = 216
+    REGISTER_TOPIC_IN_NAMESRV = 217
     GET_KVLIST_BY_NAMESPACE = 219
     RESET_CONSUMER_CLIENT_OFFSET = 220
     GET_CONSUMER_STATUS_FROM_CLIENT = 221
@@ -83,11 +91,16 @@ class RequestCode(IntEnum):
     GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305
     GET_CONSUMER_RUNNING_INFO = 307
     CONSUME_MESSAGE_DIRECTLY = 309
+    GET_UNIT_TOPIC_LIST = 311
+    GET_HAS_UNIT_SUB_TOPIC_LIST = 312
+    GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = 313
     CLONE_GROUP_OFFSET = 314
     VIEW_BROKER_STATS_DATA = 315
     GET_BROKER_CONSUME_STATS = 317
+    UPDATE_NAMESRV_CONFIG = 318
     GET_NAMESRV_CONFIG = 319
     QUERY_CONSUME_QUEUE = 321
+    ADD_WRITE_PERM_OF_BROKER = 327
     GET_ALL_PRODUCER_INFO = 328
     QUERY_TOPICS_BY_CONSUMER = 343
     QUERY_SUBSCRIPTION_BY_CONSUMER = 345
@@ -108,6 +121,7 @@ class ResponseCode(IntEnum):
     SYSTEM_ERROR = 1
     SYSTEM_BUSY = 2
     REQUEST_CODE_NOT_SUPPORTED = 3
+    SERVICE_NOT_AVAILABLE = 14
     NO_PERMISSION = 16
     TOPIC_NOT_EXIST = 17
     PULL_NOT_FOUND = 19
@@ -154,7 +168,9 @@ class Command:
         return bool(self.flag & ONE_WAY)
 
 
-def frame_bytes(data: bytes | bytearray, at: int = 0) -> int | None:
+def frame_bytes(
+    data: bytes | bytearray, at: int = 0, bytes_max: int = FRAME_BYTES_MAX
+) -> int | None:
     """Return the length of the frame at `at`, its length field included; None if that is cut.
 
     Raises:
@@ -163,8 +179,8 @@ def frame_bytes(data: bytes | bytearray, at: int = 0) -> int | None:
     if len(data) - at < LENGTH_BYTES:
         return None
     (size,) = _INT.unpack_from(data, at)
-    if not LENGTH_BYTES < size <= FRAME_BYTES_MAX:
-        raise BadFrame(f"a frame of {size} bytes; the most are {FRAME_BYTES_MAX}")
+    if not LENGTH_BYTES < size <= bytes_max:
+        raise BadFrame(f"a frame of {size} bytes; the most are {bytes_max}")
     return LENGTH_BYTES + size
 
 

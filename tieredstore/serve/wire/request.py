@@ -38,10 +38,12 @@ OK = Answer()
 class Request:
     """Typed access to the fields and the body of a command."""
 
-    __slots__ = ("command",)
+    __slots__ = ("command", "frame")
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, frame: bytes = b"") -> None:
         self.command = command
+        self.frame = frame
+        """The request as it came, where it can be passed on."""
 
     def __repr__(self) -> str:
         return f"<Request {self.command.code}: {self.command.fields}>"
