@@ -14,7 +14,7 @@ from container.queue.message_queue_container import Manifests, MessageQueueConta
 from container.queue.point_reads import RecordsOfQueues, read_records_at, read_records_of_queues
 from container.queue.segments import TieredSegments
 from provider.errors import Corrupt, NotFound, StoreError
-from provider.object_store import ObjectStore
+from provider.object_store import ObjectStore, ReadNow, read_now_of
 from provider.ranges import QueueOffset
 
 
@@ -53,6 +53,11 @@ class TierView:
     def store(self) -> ObjectStore:
         """Store of the tier."""
         return self._store
+
+    @property
+    def read_now(self) -> ReadNow | None:
+        """Reads that wait for nothing. None if the store has none, or all reads are verified."""
+        return None if self._verify else read_now_of(self._store)
 
     async def refresh(self, *, doubted: bool = False) -> bool:  # noqa: ARG002 - see `TierReader`
         """Load newer metadata. Return whether there was any."""

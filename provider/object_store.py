@@ -83,6 +83,25 @@ class Append:
             raise ValueError(f"cannot append to {self.name!r} at {self.position}")
 
 
+class ReadNow(Protocol):
+    """Read that waits for nothing, as a method `read_now` of stores that have it."""
+
+    def __call__(
+        self, name: str, start: int, length: int, *, follows: bool = False
+    ) -> Buffer | None:
+        """Return bytes of an object that are in memory. None: read them by `ObjectStore.read`.
+
+        None also for any error, which `read` then reports. `follows`: the object was read in the
+        same turn of the event loop, so its existence need not be verified again.
+        """
+        ...
+
+
+def read_now_of(store: "ObjectStore") -> ReadNow | None:
+    """Return the `read_now` of a store. None if it has none."""
+    return getattr(store, "read_now", None)
+
+
 class ObjectStore(Protocol):
     """Store of named, immutable objects."""
 

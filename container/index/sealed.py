@@ -168,6 +168,10 @@ class SealedIndex:
         start = IndexHeader.SIZE + slot * IndexSlot.SIZE
         return ByteRange(start, start + IndexSlot.SIZE)
 
+    def slot_at(self, slot: int) -> int:
+        """First byte of the slot's entry."""
+        return IndexHeader.SIZE + slot * IndexSlot.SIZE
+
     def run(self, slot: int, raw: Buffer) -> ByteRange | None:
         """Range of a slot's items, by its entry `raw`. None if it has none.
 

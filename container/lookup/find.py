@@ -20,7 +20,7 @@ from container.index.layout import (
     places_in_log,
 )
 from container.index.merging import MergedPart
-from container.index.sealed import OpenIndex, SealedIndex
+from container.index.sealed import FEW_ITEMS, OpenIndex, SealedIndex
 from container.lookup.coverage import (
     Span,
     count,
@@ -30,6 +30,7 @@ from container.lookup.coverage import (
     topic_covered_by_files,
     without,
 )
+from container.lookup.immediate import RECORDS_MAX, answer_at_once
 from container.lookup.query import (
     Candidate,
     Found,
@@ -190,6 +191,8 @@ class TopicIndex:
     unindexed: Mapping[QueueId, list[Span]]
     """Readable offsets by queue whose keys are in no file and not in memory. Only queues with any.
     """
+    sealed: Sequence[tuple[IndexFile, SealedIndex]] | None
+    """`files` with their layouts. None if not all are valid files of ours."""
     queues: Sequence[tuple[Queue, Sequence[Span]]]
     """Queues of the topic, with the offsets of each whose keys are in memory."""
 
@@ -209,6 +212,7 @@ class _FilesOfTopic:
     every: list[IndexFile]
     """All files of the state that this was derived from."""
     having: list[IndexFile]
+    sealed: list[tuple[IndexFile, SealedIndex]] | None
     covered: Mapping[QueueId, list[Span]]
 
 
@@ -241,7 +245,7 @@ class KnownCoverage:
         for queue, in_memory in queues:
             if left := _left(queue, [*files.covered.get(queue.id, ()), *in_memory]):
                 unindexed[queue.id] = left
-        found = TopicIndex(topic, files.having, unindexed, queues)
+        found = TopicIndex(topic, files.having, unindexed, files.sealed, queues)
         self._answers.pop(topic, None)
         if len(self._answers) >= TOPICS_MAX:
             oldest = next(iter(self._answers))
@@ -256,8 +260,19 @@ class KnownCoverage:
             having = [one for one in every if not one.coverage or rows_of_topic(one, topic)]
             spans = topic_covered_by_files(having, topic)
             covered = {queue: merged(some) for queue, some in spans.items()}
-            known = self._files[topic] = _FilesOfTopic(every, having, covered)
+            known = self._files[topic] = _FilesOfTopic(
+                every, having, _with_layouts(having), covered
+            )
         return known
+
+
+def _with_layouts(files: Sequence[IndexFile]) -> list[tuple[IndexFile, SealedIndex]] | None:
+    if not all(file.coverage for file in files):
+        return None
+    try:
+        return [(file, index_of(file)) for file in files]
+    except Corrupt:
+        return None
 
 
 def _are_same(one: Sequence[object], other: Sequence[object]) -> bool:
@@ -310,6 +325,9 @@ async def find_messages(
         OutOfRange: a manifest is lost.
     """
     known = known or KnownCoverage()
+    found = await find_at_once(tier, query, known, unsealed=unsealed, limits=limits)
+    if found is not None:
+        return found
     for _ in range(ATTEMPTS_MAX - 1):
         lookup = _Lookup(tier, query, unsealed, limits, known)
         try:
@@ -318,6 +336,31 @@ async def find_messages(
             if not (lookup.is_outdated or await tier.refresh(doubted=True)):
                 break
     return await _Lookup(tier, query, unsealed, limits, known, expects_losses=True).answer()
+
+
+async def find_at_once(
+    tier: TierView,
+    query: KeyQuery,
+    known: KnownCoverage,
+    *,
+    unsealed: Sequence[Unsealed] = (),
+    limits: LookupLimits = _DEFAULT_LIMITS,
+) -> QueryResult | None:
+    """As `find_messages`, without a request. None if it needs one, or anything is unusual.
+
+    See `answer_at_once`.
+    """
+    topic = tier.state.topics.get(query.topic)
+    if topic is None or tier.read_now is None or not (query.key and query.messages_max):
+        return None
+    if limits.run_items_max < FEW_ITEMS or limits.records_max < RECORDS_MAX:
+        return None  # an answer may be cut where it is not cut at once
+    index = known.of_topic(tier.state, query.topic, unsealed)
+    if index.unindexed or index.sealed is None or not all(one.has_exact_times for one in unsealed):
+        return None
+    files = [layout for file, layout in index.sealed if is_within(file, query)]
+    key = key_hash(index_key(query.topic, query.key)), topic.topic_id
+    return await answer_at_once(tier, query, key, files, unsealed)
 
 
 class _Lookup:

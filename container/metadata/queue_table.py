@@ -275,6 +275,10 @@ class QueueTable(MutableMapping[QueueId, Queue]):
         """Topics that have queues. O(topics). The first call costs as that of `names_of_topic`."""
         return list(self._topics())
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether a topic has queues. The first call costs as that of `names_of_topic`."""
+        return bool(self._topics().get(topic))
+
     def _topics(self) -> dict[str, set[int]]:
         if self._by_topic is None:
             self._by_topic = {}

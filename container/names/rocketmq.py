@@ -88,13 +88,13 @@ class SegmentName:
     base: int
 
     def __str__(self) -> str:
-        topic, queue_id = self.queue
-        return f"{topic}/{queue_id}/{self.type.name}/{base_file_name(self.base)}"
+        return segment_name(self.queue, self.type, self.base)
 
 
 def segment_name(queue: QueueId, segment_type: SegmentType, base: int) -> str:
     """Path of a queue's segment, relative to the broker's directory."""
-    return str(SegmentName(queue, segment_type, base))
+    topic, queue_id = queue
+    return f"{topic}/{queue_id}/{segment_type.name}/{base_file_name(base)}"
 
 
 def index_name(base: int) -> str:

@@ -79,7 +79,7 @@ class PosixStore:
         """Read a range, or all; `ObjectStore.read`. No thread if the page cache has it."""
         self._check(name)
         if wanted is not None and wanted.length <= self._options.loop_read_bytes_max:
-            found = self._read_now(name, wanted)
+            found = self.read_now(name, wanted.start, wanted.length)
             if found is not None:
                 return found
         return await self._in(self._readers, lambda: self._work.read(name, wanted))
@@ -91,12 +91,34 @@ class PosixStore:
         left_bytes = self._options.loop_read_bytes_max + _READ_COST_BYTES
         for name, part in wanted:
             left_bytes -= part.length + _READ_COST_BYTES
-            results.append(self._read_now(name, part) if left_bytes >= 0 else None)
+            found = self.read_now(name, part.start, part.length) if left_bytes >= 0 else None
+            results.append(found)
         missing = [wanted[i] for i, result in enumerate(results) if result is None]
         if not missing:
             return [result for result in results if result is not None]
         late = iter(await self._in(self._readers, lambda: self._work.read_many(missing)))
         return [next(late) if result is None else result for result in results]
+
+    def read_now(
+        self, name: str, start: int, length: int, *, follows: bool = False
+    ) -> Buffer | None:
+        """Read from the page cache of an open file; `ReadNow`. Some 7 us, 3 if it `follows`."""
+        if self._is_closed or not self._nowait_works or length > self._options.loop_read_bytes_max:
+            return None
+        path, files = self._work.path(name), self._work.files
+        file = files.pin_cached(path)
+        if file is None:
+            return None
+        try:
+            found = read_now(file.fd, start, length, self._work.buffers)
+            return found if follows or file.is_at(path) else None
+        except OSError as error:
+            # The read in a thread hits the same error and translates it.
+            if error.errno == errno.EOPNOTSUPP:
+                self._nowait_works = False  # this file system has no non-blocking reads
+            return None
+        finally:
+            files.unpin(file)
 
     async def size(self, name: str) -> int:
         """Return the object's length in bytes; `ObjectStore.size`. One thread hop."""
@@ -161,25 +183,6 @@ class PosixStore:
         self._deleter.shutdown(wait=True)
         self._writers.shutdown(wait=True)
         self._work.close()
-
-    def _read_now(self, name: str, wanted: ByteRange) -> Buffer | None:
-        """Read from the page cache of an open file; None: read in a thread."""
-        if not self._nowait_works:
-            return None
-        path = self._work.path(name)
-        file = self._work.files.pin_cached(path)
-        if file is None:
-            return None
-        try:
-            found = read_now(file.fd, wanted.start, wanted.length, self._work.buffers)
-            return found if file.is_at(path) else None
-        except OSError as error:
-            # The read in a thread hits the same error and translates it.
-            if error.errno == errno.EOPNOTSUPP:
-                self._nowait_works = False  # this file system has no non-blocking reads
-            return None
-        finally:
-            self._work.files.unpin(file)
 
     async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         try:

@@ -1,14 +1,21 @@
 """Store that counts requests, bytes and seconds of each store and verb."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 
 from provider.clock import Clock
 from provider.errors import StoreError
-from provider.object_store import Buffer, ForwardingStore, ObjectStore, Result
+from provider.object_store import (
+    Buffer,
+    ForwardingStore,
+    ObjectStore,
+    ReadNow,
+    Result,
+    read_now_of,
+)
 from provider.ranges import ByteRange
 from provider.stores.two_stores import FIRST_STORE
 
@@ -29,6 +36,9 @@ class ProviderMetrics:
     """Metrics of a tier's stores. One instance for each metrics registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.before_scrape: list[Callable[[], None]] = []
+        """Functions that bring the metrics up to date."""
+        registry.register(self)  # first: a registry collects in the order of registration
         self.requests = Counter(
             "tieredstore_provider_requests",
             "Finished calls to the tier's storage, by store, verb and outcome.",
@@ -66,6 +76,12 @@ class ProviderMetrics:
             registry=registry,
         )
 
+    def collect(self) -> Iterable[Metric]:
+        """Bring the metrics up to date, for the registry. There are no others."""
+        for update in self.before_scrape:
+            update()
+        return ()
+
 
 class MeteredStore(ForwardingStore):
     """Wrapper that counts calls and changes nothing else. Costs about 3 us a call.
@@ -75,7 +91,8 @@ class MeteredStore(ForwardingStore):
     `tieredstore_provider_bytes_total{store, verb}`; and the histogram
     `tieredstore_provider_seconds{store, verb}`. Calls that transfer bytes are also counted under
     RocketMQ's names, with its units, labels and buckets, over all stores together. `close` is not
-    counted.
+    counted. Reads at once (`ReadNow`) are counted as "read", with their bytes, when the metrics are
+    read. They are not timed: they wait for nothing.
     """
 
     def __init__(
@@ -97,6 +114,10 @@ class MeteredStore(ForwardingStore):
         self._store = store
         self._samples: dict[tuple[str, str], _Samples] = {}
         self._moved_bytes: dict[str, Counter] = {}
+        self._reads_now = self._bytes_now = 0
+        """Reads at once, and their bytes, that no metric has yet: a plain number costs 0.05 us, a
+        counter of Prometheus 0.5 us and its histogram 1 us."""
+        self._metrics.before_scrape.append(self._count_reads_now)
 
     async def read(self, name: str, wanted: ByteRange | None = None) -> Buffer:
         """Read a range, or all; `ObjectStore.read`."""
@@ -109,6 +130,29 @@ class MeteredStore(ForwardingStore):
         found = await super().read_many(wanted)
         self._moved("read_many", sum(map(len, found)))
         return found
+
+    @property
+    def read_now(self) -> ReadNow | None:
+        """`ReadNow` of the wrapped store, counted. A read costs 0.2 us more."""
+        read_now = read_now_of(self.inner)
+        if read_now is None:
+            return None
+
+        def counted(name: str, start: int, length: int, *, follows: bool = False) -> Buffer | None:
+            found = read_now(name, start, length, follows=follows)
+            if found is not None:
+                self._reads_now += 1
+                self._bytes_now += length
+            return found
+
+        return counted
+
+    def _count_reads_now(self) -> None:
+        """Count the reads at once since the last call."""
+        reads, size_bytes, self._reads_now, self._bytes_now = self._reads_now, self._bytes_now, 0, 0
+        if reads:
+            self._samples_of("read", "ok").requests.inc(reads)
+            self._bytes_of("read").inc(size_bytes)
 
     async def _call(
         self,
@@ -155,9 +199,12 @@ class MeteredStore(ForwardingStore):
             self._samples[verb, outcome] = found
         return found
 
-    def _moved(self, verb: str, size_bytes: int) -> None:
-        """Count the bytes of a successful call."""
+    def _bytes_of(self, verb: str) -> Counter:
         if verb not in self._moved_bytes:
             self._moved_bytes[verb] = self._metrics.bytes.labels(self._store, verb)
-        self._moved_bytes[verb].inc(size_bytes)
+        return self._moved_bytes[verb]
+
+    def _moved(self, verb: str, size_bytes: int) -> None:
+        """Count the bytes of a successful call."""
+        self._bytes_of(verb).inc(size_bytes)
         self._metrics.sizes[_OPERATIONS[verb]].observe(size_bytes)

@@ -6,7 +6,7 @@ from typing import Final
 
 from provider.clock import Clock, backoff_s
 from provider.errors import Unavailable
-from provider.object_store import ForwardingStore, ObjectStore, Result
+from provider.object_store import ForwardingStore, ObjectStore, ReadNow, Result, read_now_of
 from provider.options import RetryOptions
 
 _ONCE: Final = frozenset({"create", "register"})
@@ -39,6 +39,11 @@ class RetryingStore(ForwardingStore):
 
     def __repr__(self) -> str:
         return f"<RetryingStore {self.retries} retries: {self.inner!r}>"
+
+    @property
+    def read_now(self) -> ReadNow | None:
+        """`ReadNow` of the wrapped store: there is nothing to retry."""
+        return read_now_of(self.inner)
 
     async def _call(
         self,

@@ -5,7 +5,15 @@ from typing import Final, cast
 
 from provider.concurrency import run_concurrently
 from provider.errors import Denied
-from provider.object_store import Append, AppendingStore, Buffer, ObjectEntry, ObjectStore
+from provider.object_store import (
+    Append,
+    AppendingStore,
+    Buffer,
+    ObjectEntry,
+    ObjectStore,
+    ReadNow,
+    read_now_of,
+)
 from provider.ranges import ByteRange
 from provider.stores.packed_segments import OFFLOAD_PREFIX
 
@@ -78,6 +86,11 @@ class TwoStores:
         )
         found = dict(zip([*places, *others], [*parts[0], *parts[1]], strict=True))
         return [found[number] for number in range(len(wanted))]
+
+    @property
+    def read_now(self) -> ReadNow | None:
+        """`ReadNow` of the first store, which has nothing of offloaded objects in memory."""
+        return read_now_of(self.inner)
 
     async def size(self, name: str) -> int:
         """Return the object's length in bytes; `ObjectStore.size`."""

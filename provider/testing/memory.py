@@ -77,6 +77,16 @@ class MemoryStore:
         self._check(*(name for name, _ in wanted))
         return [await self.read(name, part) for name, part in wanted]
 
+    def read_now(
+        self, name: str, start: int, length: int, *, follows: bool = False
+    ) -> Buffer | None:
+        """Read a range at once; `ReadNow`. Copies."""
+        del follows
+        held = self._shared.objects.get(name)
+        if self._end or held is None or start + length > len(held):
+            return None
+        return bytes(memoryview(held)[start : start + length])
+
     async def size(self, name: str) -> int:
         """Return the object's length in bytes; `ObjectStore.size`."""
         self._check(name)

@@ -13,7 +13,13 @@ from contextlib import suppress
 import pytest
 
 from provider.errors import AlreadyExists, Closed, NotFound, OutOfRange
-from provider.object_store import Append, AppendingStore, ObjectStore, ReplacingStore
+from provider.object_store import (
+    Append,
+    AppendingStore,
+    ObjectStore,
+    ReplacingStore,
+    read_now_of,
+)
 from provider.ranges import ByteRange
 
 BAD_NAMES = [
@@ -135,6 +141,27 @@ class ObjectStoreContract:
             found = [bytes(part) for part in await store.read_many(wanted)]
             assert found == [b"56", body, b"0123456789", b"\3\4", b"56"]
         assert await store.read_many([]) == []
+
+    async def test_a_read_at_once_equals_the_read_or_is_none(self, store: ObjectStore) -> None:
+        await store.create("q/a", [b"0123456789"])
+        read_now = read_now_of(store)
+        if read_now is None:
+            return
+        assert read_now("q/absent", 0, 1) is None
+        assert read_now("../a", 0, 1) is None
+        assert bytes(await store.read("q/a", ByteRange(2, 5))) == b"234"
+        for start, length in ((0, 10), (2, 3), (9, 1)):
+            assert bytes(read_now("q/a", start, length) or b"") in {
+                b"0123456789"[start:][:length],
+                b"",
+            }
+        found = read_now("q/a", 2, 3)
+        assert found is None or bytes(read_now("q/a", 3, 2, follows=True) or b"34") == b"34"
+        assert read_now("q/a", 5, 6) is None
+        await store.delete(["q/a"])
+        assert read_now("q/a", 2, 3) is None
+        await store.close()
+        assert read_now("q/a", 2, 3) is None
 
     async def test_a_returned_buffer_is_the_callers_own(self, store: ObjectStore) -> None:
         given = bytearray(b"abcdef")

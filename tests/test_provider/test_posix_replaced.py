@@ -46,6 +46,23 @@ def during_the_next_sync(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], 
     monkeypatch.setattr(os, "fdatasync", fdatasync)
 
 
+async def test_a_read_at_once_is_of_the_file_that_has_the_name(
+    store: PosixStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("provider.posix.store.read_now", files.read_waiting)  # tmpfs cannot
+    await store.create("q/a", [b"0123"])
+    await store.read("q/a")
+    assert bytes(store.read_now("q/a", 1, 2) or b"") == b"12"
+    aside = restore_a_copy(root / "q/a")
+    assert store.read_now("q/a", 1, 2) is None
+    assert bytes(store.read_now("q/a", 1, 2, follows=True) or b"") == b"12"
+    aside.unlink()
+    await store.read("q/a")
+    assert bytes(store.read_now("q/a", 1, 2) or b"") == b"12"
+    (root / "q/a").unlink()
+    assert store.read_now("q/a", 1, 2) is None
+
+
 async def test_d3_what_is_acknowledged_lies_in_the_file_that_has_the_name(
     store: PosixStore, root: Path
 ) -> None:

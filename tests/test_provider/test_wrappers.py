@@ -109,6 +109,34 @@ async def test_requests_bytes_seconds_and_outcomes_are_counted() -> None:
     assert repr(store) == f"<MeteredStore: {faulty!r}>"
 
 
+async def test_reads_at_once_are_counted_when_the_metrics_are_read() -> None:
+    registry = CollectorRegistry()
+    metrics, clock = ProviderMetrics(registry), ManualClock()
+    stores = [
+        MeteredStore(MemoryStore(), clock=clock, metrics=metrics, store=label)
+        for label in ("first", "second")
+    ]
+    for store in stores:
+        await store.create("f", [b"0123456789"])
+        assert store.read_now is not None
+        assert store.read_now("f", 1, 3) == b"123"
+        assert store.read_now("f", 0, 1, follows=True) == b"0"
+        assert store.read_now("absent", 0, 1) is None
+    await stores[1].read("f", ByteRange(0, 5))
+
+    def samples(name: str, **labels: str) -> list[float | None]:
+        full = f"tieredstore_provider_{name}_total"
+        return [
+            registry.get_sample_value(full, {"store": store, "verb": "read", **labels})
+            for store in ("first", "second")
+        ]
+
+    for _ in range(2):
+        assert samples("requests", outcome="ok") == [2, 3]
+        assert samples("bytes") == [4, 9]
+    assert MeteredStore(FaultyObjectStore(MemoryStore()), clock=ManualClock()).read_now is None
+
+
 class IgnoresTheCondition(MemoryStore):
     """A storage that overwrites, as many that claim to be compatible with S3 do."""
 

@@ -452,8 +452,8 @@ class ReadableTier:
             ValueError: a datetime has no time zone, or `messages_max` is negative.
             Unavailable, OutOfRange: as `get_message`.
         """
-        if not any(queue.topic == topic for queue in self.reader.state.queues):
-            self.queues(topic)  # raises
+        if not self.reader.state.queues.has_topic(topic):
+            raise self._absent(topic, None)
         query = KeyQuery(
             topic,
             key,

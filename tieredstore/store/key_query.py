@@ -47,9 +47,14 @@ class Untiered:
         O(1) if nothing was put or tiered since the last call. Else O(queues), some 0.3 us each
         without plug-ins around the hot log.
         """
+        found = self.spans_at_once(topic, cold)
+        return await self._asked(topic, cold) if found is None else found
+
+    def spans_at_once(self, topic: str, cold: ColdTier) -> Mapping[int, Sequence[Span]] | None:
+        """As `spans`. None with plug-ins around the hot log."""
         inner, state = self._inner, cold.tier.state
         if not isinstance(inner, LocalMessageStore):
-            return await self._asked(topic, cold)
+            return None
         log = inner.log
         known, revision = self._known.get(topic), log.revision
         if (
@@ -138,7 +143,8 @@ class JoinedQuery:
         """
         failed: StoreError | None = None
         try:  # Hot log first: messages that it deletes meanwhile are in the tier's later result.
-            await self._scan(await self._untiered.spans(self._query.topic, self._cold))
+            if not self._is_all_tiered():
+                await self._scan(await self._untiered.spans(self._query.topic, self._cold))
         except ANSWERS_ELSEWHERE as error:
             failed = error
             self._damage.append(error)
@@ -150,6 +156,8 @@ class JoinedQuery:
             await self._without_tier()
             self._damage.append(error)
         else:
+            if tiered.is_complete and not self._scanned and self._is_all_tiered():
+                return tiered
             for message in tiered.messages:
                 self._found.add(message)
             self._unsearched += tiered.unsearched
@@ -161,6 +169,11 @@ class JoinedQuery:
         messages = self._found.messages()
         is_complete = not (self._found.cut or self._unsearched or self._damage)
         return QueryResult(messages, is_complete, self._unsearched, tuple(self._damage))
+
+    def _is_all_tiered(self) -> bool:
+        """Whether the hot log is known to have nothing that the tier lacks. Waits for nothing."""
+        spans = self._untiered.spans_at_once(self._query.topic, self._cold)
+        return spans is not None and not spans
 
     async def _recheck(self, *, is_damaged: bool) -> None:
         """Scan messages that the tier dropped meanwhile; all of the hot log if it is damaged."""

@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from container.lookup.find import KnownCoverage, find_messages
+from container.lookup.find import KnownCoverage, find_at_once, find_messages
 from container.lookup.query import KeyQuery, QueryResult
 from container.names.queue_id import QueueId
 from container.tier_view import TierReader
@@ -406,8 +406,12 @@ class TieringProcess(ColdTier):
     async def find(self, query: KeyQuery, known: KnownCoverage) -> QueryResult:
         """See `ColdTier`.
 
-        The owner knows keys that are in no file yet. Without it, these messages are read.
+        Answers at once where index files have all keys. Else the owner knows keys that are in no
+        file yet. Without it, these messages are read.
         """
+        found = await find_at_once(self.tier, query, known)
+        if found is not None:
+            return found
         peer = self._peer
         if peer is not None:
             try:
