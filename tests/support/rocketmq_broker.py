@@ -267,6 +267,8 @@ class RunningBroker:
     work: Path
     store: Path
     conf: Mapping[str, str] = field(default_factory=dict)
+    options: Sequence[str] = SHORT_LIVED
+    """Options of the broker's virtual machine."""
 
     def __post_init__(self) -> None:
         port = free_ports()
@@ -313,7 +315,7 @@ class RunningBroker:
 
     def _server(self, program: str, conf: Path, heap_mib: int) -> Server:
         command = self.install.java(
-            program, "-c", str(conf), home=self.home, heap_mib=heap_mib, options=SHORT_LIVED
+            program, "-c", str(conf), home=self.home, heap_mib=heap_mib, options=self.options
         )
         return Server(command, self.work / f"{conf.stem}.log")
 
