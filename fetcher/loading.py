@@ -156,13 +156,6 @@ class _Picked(NamedTuple):
             positions=self.positions,
         )
 
-    def proven(self, sound: Sequence[ByteRange]) -> NDArray[np.bool_]:
-        """Return the mask of messages that lie in one of these ascending ranges of the log."""
-        begins = np.array([span.start for span in sound])
-        ends = np.array([span.end for span in sound])
-        which = np.searchsorted(begins, self.positions, side="right") - 1
-        return (which >= 0) & (self.positions + self.sizes <= ends[which])
-
     def damaged_row(self, extent: DamagedExtent, good: int) -> int | None:
         """Return the first message that may be damaged; None if none of these is.
 
@@ -259,6 +252,7 @@ async def load_runs(
         except (BytesMissing, Corrupt):
             doubt()
             held = None
+            flight.reads_whole = False  # the rest of an extent may be what is missing
             # The damaged message is unknown. Bisect: messages before the damage can be served.
             count = len(picked.offsets) // 2
             if count == 0 and int(picked.offsets[0]) == start:
@@ -419,8 +413,8 @@ async def _checked(
 ) -> _Records:
     """Return the leading valid messages of a stretch. `checks` None: only headers are verified.
 
-    The body checksums of messages in sound extents are not compared: that of the extent covers
-    every byte. A damaged extent counts if no message in it has a fault of its own.
+    Bodies are compared in sound extents, too: they may have rotted before the extent was published.
+    A damaged extent counts if no message in it has a fault of its own.
     """
     data, starts = stretch.data, stretch.starts
     good, fault = leading_good(faults)
@@ -430,8 +424,7 @@ async def _checked(
         if len(headers) < len(starts):  # some records lie outside `data`
             headers = headers_at(data, starts[:good], PREFIX_DTYPE)
         topic, sizes = queue.id.topic.encode(), part.sizes[:good]
-        proven = part.proven(checks.sound)[:good] if checks.sound else None
-        contents = await _verified(data, starts[:good], sizes, headers[:good], topic, proven=proven)
+        contents = await _verified(data, starts[:good], sizes, headers[:good], topic)
         good, reason = contents.good, contents.reason or reason
         for extent in checks.damaged:
             row = part.damaged_row(extent, good)
@@ -451,8 +444,6 @@ async def _verified(
     sizes: NDArray[np.int64],
     headers: NDArray[np.void],
     topic: bytes,
-    *,
-    proven: NDArray[np.bool_] | None,
 ) -> Contents:
     """Verify as `verify_contents`, and run other tasks now and then: 2 ms are 4,096 records."""
     turns = np.cumsum(sizes) // VERIFIED_BYTES + np.arange(len(sizes)) // VERIFIED_TOGETHER
@@ -462,10 +453,7 @@ async def _verified(
         if found:
             await give_way()
         one = slice(first, stop)
-        known = None if proven is None else proven[one]
-        found.append(
-            verify_contents(data, starts[one], sizes[one], headers[one], topic=topic, proven=known)
-        )
+        found.append(verify_contents(data, starts[one], sizes[one], headers[one], topic=topic))
         if found[-1].reason:
             break
     shape = found[0].shape if all(one.shape == found[0].shape for one in found) else None

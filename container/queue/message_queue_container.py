@@ -53,15 +53,7 @@ class ExtentChecks:
     def __init__(self, *, reads_whole: bool = False) -> None:
         """`reads_whole`: read extents as a whole where a range begins or ends in them."""
         self.reads_whole = reads_whole
-        self.sound: list[ByteRange] = []
-        """Bytes as published, ascending. Adjacent extents are one range."""
         self.damaged: list[DamagedExtent] = []
-
-    def add_sound(self, span: ByteRange) -> None:
-        """Record an extent whose bytes are as published."""
-        if self.sound and self.sound[-1].end == span.start:
-            span = ByteRange(self.sound.pop().start, span.end)
-        self.sound.append(span)
 
 
 class Manifests(Protocol):
@@ -452,8 +444,9 @@ class _Piece:
     ) -> None:
         """Describe a request that has all bytes of `extents`, whose checksums are verified.
 
-        `use` gets the sound ranges of the object, `checks` those of the log, `log_shift` bytes
-        further. Another checksum raises `Corrupt` if it `is_strict`, else `Unconfirmed` with `use`.
+        `use` gets the sound ranges of the object, `checks` the damaged extents of the log,
+        `log_shift` bytes further. Another checksum raises `Corrupt` if it `is_strict`, else
+        `Unconfirmed` with `use`.
         """
         self.object_name = object_name
         self.read = read
@@ -493,8 +486,6 @@ class _Piece:
         if self.use is not None:
             begin = extent.object_offset
             self.use.confirm(self.object_name, ByteRange(begin, begin + extent.length))
-        if self.checks is not None:
-            self.checks.add_sound(self._in_log(extent))
 
     def _in_log(self, extent: Extent) -> ByteRange:
         begin = extent.object_offset + self.log_shift

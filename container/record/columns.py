@@ -255,7 +255,6 @@ def verify_contents(
     headers: NDArray[np.void],
     *,
     topic: bytes,
-    proven: NDArray[np.bool_] | None = None,
 ) -> Contents:
     """Verify the parts that `judge_headers` leaves out: lengths, topic, and the CRC of the body.
 
@@ -270,24 +269,15 @@ def verify_contents(
         sizes: length of each record in bytes.
         headers: their first fields (`PREFIX_DTYPE`), without a fault.
         topic: the only topic that they may have.
-        proven: mask of the records that a checksum of their extent covers. Their bodies are not
-            compared.
     """
     raw = as_bytes(buffer)
     shapes = _shapes_of(headers, topic)
     parts = None if shapes is None else _parts_of(raw, starts, sizes, headers, shapes)
     if shapes is None or parts is None:  # at least one is not sound: find the first
         count, reason = _first_unsound(raw, starts, sizes, topic)
-        sound = verify_contents(
-            raw,
-            starts[:count],
-            sizes[:count],
-            headers[:count],
-            topic=topic,
-            proven=None if proven is None else proven[:count],
-        )
+        sound = verify_contents(raw, starts[:count], sizes[:count], headers[:count], topic=topic)
         return sound if sound.reason else sound._replace(reason=reason)
-    count, reason = _leading_intact(raw, headers, parts, proven)
+    count, reason = _leading_intact(raw, headers, parts)
     shape = shapes[0] if len(shapes) == 1 else None
     return Contents(count, reason, shape, parts.properties_at[:count])
 
@@ -411,23 +401,18 @@ def _parts_of_shape(
 
 
 def _leading_intact(
-    raw: NDArray[np.uint8],
-    headers: NDArray[np.void],
-    parts: _Parts,
-    proven: NDArray[np.bool_] | None,
+    raw: NDArray[np.uint8], headers: NDArray[np.void], parts: _Parts
 ) -> tuple[int, str]:
     """Number of leading records with a valid body checksum, and the fault of the next."""
-    rows = slice(None) if proven is None else np.flatnonzero(~proven)
-    bodies, ends, expected = parts.bodies[rows], parts.body_ends[rows], headers["body_crc"][rows]
+    count, reason = len(headers), ""
     view = raw.data
-    spans = zip(bodies.tolist(), ends.tolist(), strict=True)
+    spans = zip(parts.bodies.tolist(), parts.body_ends.tolist(), strict=True)
     found = np.array([crc32(view[start:end]) for start, end in spans], np.uint32)
     found &= BODY_CRC_MASK
-    bad = found != expected
-    if not bad.any():
-        return len(headers), ""
-    first = int(np.argmax(bad))
-    return first if isinstance(rows, slice) else int(rows[first]), ANOTHER_BODY
+    bad = found != headers["body_crc"]
+    if bad.any():
+        count, reason = int(np.argmax(bad)), ANOTHER_BODY
+    return count, reason
 
 
 def _first_unsound(

@@ -93,7 +93,8 @@ def test_a_cut_reads_past_a_cache_that_kept_a_damaged_answer(tmp_path: Path, url
     filled(tmp_path / "store")
     asyncio.run(drained(tmp_path / "store", url))
     flip(url, b"ey-10-x")
-    asyncio.run(keys(url, readAheadDiskCachePath=str(cache)))
+    with pytest.raises(tieredstore.Corrupt, match="CRC-32C"):
+        asyncio.run(keys(url, readAheadDiskCachePath=str(cache)))
     flip(url, b"ey-10-x")
     other = filled(tmp_path / "other", first_other=40)
     store = ("-D", f"storePathRootDir={other.directory}")
