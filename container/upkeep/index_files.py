@@ -141,7 +141,7 @@ class IndexStep(Step):
             Fenced: a newer owner has the tier.
         """
         await self._writer.tombstone_tried()
-        await self._seal_due()
+        await self._seal_if(self._is_due())
         unlisted: StoreError | None = None
         try:
             await self._search()
@@ -152,22 +152,18 @@ class IndexStep(Step):
             raise unlisted
 
     async def finish(self) -> None:
-        """Seal all keys, read the missing ones and seal these, and search for orphans.
+        """Seal keys that are costly to read again, and search for orphans unless a run did.
 
-        Without such a file every query, also of a later run, would scan the messages. Raises as
-        `step`.
+        Raises as `step`.
         """
+        options, collected = self._keys.options, self._keys.unsealed.collecting
+        is_worth_it = (
+            collected.items >= options.finish_items_min
+            or collected.record_bytes >= options.finish_bytes_min
+        )
         await self._writer.tombstone_tried()
-        await self._seal_due(all_keys=True)
-        failed: StoreError | None = None
-        try:
-            await self._catch_up_fully()
-        except (Unavailable, Corrupt, Denied, OutOfRange) as error:
-            failed = error
-        await self._seal_due(all_keys=True)
+        await self._seal_if(is_worth_it)
         await self._search()
-        if failed is not None:
-            raise failed
 
     @property
     def urgent(self) -> bool:
@@ -175,32 +171,28 @@ class IndexStep(Step):
         return self._keys.unsealed.is_full or self._keys.unsealed.sealing is not None
 
     def _is_due(self) -> bool:
-        """Whether the keys being collected are due."""
         options, collected = self._keys.options, self._keys.unsealed.collecting
         if collected.since_s is None:
             return False
         age_s = self.tier.clock.monotonic_s() - collected.since_s
         return (
-            collected.items >= options.items_max
+            self._keys.unsealed.is_full
             or collected.record_bytes >= options.covered_bytes_max
             or age_s >= options.age_s_max
         )
 
     # Sealing.
 
-    async def _seal_due(self, *, all_keys: bool = False) -> None:
-        """Seal full buffers, and the keys being collected if they are due or `all_keys` are."""
+    async def _seal_if(self, is_due: bool) -> None:  # noqa: FBT001 - as it says
         unsealed = self._keys.unsealed
-        if unsealed.sealing is not None:  # an earlier run was interrupted
+        if unsealed.sealing is not None:  # memory was full, or an earlier run was interrupted
             part, name = self._published or (None, "")
             accepted = part is unsealed.sealing and name in self.tier.journal.planned.index_files
             if accepted or not unsealed.sealing.spans:  # all may be truncated
-                self._keys.sealed()
+                unsealed.sealed()
             else:
                 await self._seal(unsealed.sealing)
-        while unsealed.sealing is None and (
-            unsealed.full or ((all_keys or self._is_due()) and unsealed.collecting.spans)
-        ):
+        if is_due and unsealed.collecting.spans:
             await self._seal(unsealed.begin_sealing())
 
     async def _seal(self, part: Collected) -> None:
@@ -209,7 +201,7 @@ class IndexStep(Step):
             if part.spans:
                 await self._seal_alone(part)
             else:  # truncated while another file was being built
-                self._keys.sealed()
+                self._keys.unsealed.sealed()
 
     async def _seal_alone(self, part: Collected) -> None:
         tier = self.tier
@@ -230,7 +222,7 @@ class IndexStep(Step):
             return  # truncated since: the next run makes another file of the rest
         self._published = (part, name)
         await tier.journal.publish([PutIndexFile(file)])
-        self._keys.sealed()
+        self._keys.unsealed.sealed()
         self._published = None
         self._writer.settled(name)
         self._sealed += 1
@@ -262,13 +254,6 @@ class IndexStep(Step):
         self._searched = True
 
     # Catching up.
-
-    async def _catch_up_fully(self) -> None:
-        """Read missing keys until a run finds no more, as all are known or unreadable."""
-        before = -1
-        while before != self._caught_up:
-            before = self._caught_up
-            await self._catch_up()
 
     async def _catch_up(self) -> None:
         """Read unindexed messages, up to the limit of one run."""
@@ -366,7 +351,7 @@ class IndexStep(Step):
                 keys = CommitKeys(items, int(found.sizes[rows].sum()), record.generation)
                 begin = int(found.offsets[first])
                 sound += last - first
-                taken = self._keys.take(queue, (begin, begin + last - first), keys)
+                taken = self._keys.take(queue, begin, begin + last - first, keys)
                 self._caught_up += (last - first) * taken
             if sound < found.end - at:
                 sound_spans = [
@@ -374,7 +359,7 @@ class IndexStep(Step):
                 ]
                 damaged = self._damaged.setdefault((queue, record.generation), [])
                 damaged += without([(at, found.end)], sound_spans)
-            await self._seal_due()
+            await self._seal_if(self._is_due())
             at = found.end
         return left
 

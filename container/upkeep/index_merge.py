@@ -164,14 +164,11 @@ MERGED = "merged"
 class IndexMergeStep(Step):
     """Merges index files of ours by `MergeRules`, without expired items.
 
-    Also at a clean end, which seals a file: many short runs leave no more files than a long one.
-
     One entry publishes the larger file and unpublishes the others, which stay readable for the
     grace time. A truncation or the deletion of a queue during the merge takes precedence.
     """
 
     name = "index-merge"
-    finishes_again = True
 
     def __init__(self, tier: OwnedTier, options: IndexOptions, building: IndexBuilding) -> None:
         super().__init__(tier)
@@ -207,6 +204,9 @@ class IndexMergeStep(Step):
     def urgent(self) -> bool:
         """Whether more merges are due."""
         return self._left_some
+
+    async def finish(self) -> None:
+        """Do nothing: a clean end does not wait for merges."""
 
     async def merge_out(
         self, growth: float, on_progress: Callable[[int], None]

@@ -89,7 +89,7 @@ class PackedTier:
             store,
             options=sizes,
             upkeep_options=upkeep or UpkeepOptions(sealed_segments_max=1),
-            index=IndexOptions(items_max=1000),
+            index=IndexOptions(items_max=1000, finish_items_min=1),
             batch_messages_max=batch_messages_max,
         )
         assert found == [], found

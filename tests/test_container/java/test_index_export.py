@@ -28,7 +28,7 @@ from tests.support.store_reader import findings
 
 OTHER = QueueId(TOPIC, 1)
 SLOTS = 7
-INDEX = IndexOptions(items_max=40, age_s_max=1000.0, merge_growth=64.0)
+INDEX = IndexOptions(items_max=40, age_s_max=1000.0, merge_growth=64.0, finish_items_min=10**6)
 
 
 async def a_tier() -> OwnedWorld:
@@ -40,6 +40,7 @@ async def a_tier() -> OwnedWorld:
             await over.pass_time(2)
         await tier.cut_queue(QUEUE, QueueOffset(70), "test")
         await put(tier, 15, QUEUE, body_bytes=33)
+        await tier.close()
     over.kill_all()
     return over
 

@@ -23,7 +23,7 @@ INDEX_ONLY = LookupLimits(scan_bytes_max=0)
 
 def world() -> OwnedWorld:
     upkeep = UpkeepOptions(interval_s=1.0, finish_s_max=5.0)
-    return OwnedWorld(TierOptions(), upkeep, index=IndexOptions(items_max=10))
+    return OwnedWorld(TierOptions(), upkeep, index=IndexOptions(items_max=10, finish_items_min=1))
 
 
 async def test_10268_a_file_that_begins_before_the_range() -> None:

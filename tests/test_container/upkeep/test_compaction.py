@@ -34,7 +34,7 @@ UPKEEP = UpkeepOptions(
     seal_wait_s_max=1e6,
     repack_bytes_max=10_000,
 )
-INDEX = IndexOptions(items_max=10, merged_items_max=400)
+INDEX = IndexOptions(items_max=10, finish_items_min=1, merged_items_max=400)
 
 
 def world(index: IndexOptions | None = None, **tier: int) -> OwnedWorld:

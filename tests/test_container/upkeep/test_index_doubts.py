@@ -10,7 +10,7 @@ from container.options import TierOptions, UpkeepOptions
 from tests.support.messages import TOPIC
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 
-INDEX = IndexOptions(items_max=100, age_s_max=1000.0)
+INDEX = IndexOptions(items_max=100, age_s_max=1000.0, finish_items_min=50, finish_bytes_min=1 << 30)
 OTHER = QueueId(TOPIC, 1)
 
 

@@ -27,7 +27,7 @@ from tests.support.messages import TOPIC, batch_of, make_record
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 
 INDEX = IndexOptions(
-    items_max=10, room_wait_s_max=0.0, age_s_max=1000.0, merged_items_max=400, merge_growth=2.0
+    items_max=10, age_s_max=1000.0, finish_items_min=1, merged_items_max=400, merge_growth=2.0
 )
 GROWING = replace(INDEX, merge_growth=64.0)
 UPKEEP = UpkeepOptions(interval_s=1.0, grace_s=30.0)
@@ -145,22 +145,6 @@ async def test_answers_are_the_same_whatever_is_merged_cut_and_deleted(seed: int
         assert oracle.did["found"] > 10
         assert await over.findings() == []
         assert await over.names(INDEX_PREFIX) == tier.state.index_files.keys()
-
-
-async def test_many_short_runs_leave_few_files() -> None:
-    """Each seals its keys when it ends, long before upkeep is due."""
-    over = world()
-    for _ in range(12):
-        async with over.owned() as tier:
-            await put(tier, 3, *QUEUES)
-            await tier.close()
-        over.kill_all()
-    reader = await TierReader.open(over.memory)
-    assert sum(one.items for one in reader.state.index_files.values()) == 144
-    assert len(reader.state.index_files) <= 4
-    for offset in (0, 17, 35):
-        assert await queues_of(reader, offset) == [0, 1, 2, 3]
-    assert await over.findings() == []
 
 
 async def test_a_reader_goes_on_with_the_files_that_it_knows_and_then_with_the_merged_one() -> None:
