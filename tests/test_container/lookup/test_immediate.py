@@ -40,7 +40,7 @@ def world(*, packed: bool = False) -> OwnedWorld:
     upkeep = UpkeepOptions(
         interval_s=1.0, grace_s=0.0, sealed_segments_max=1, manifests_per_level_max=2
     )
-    index = IndexOptions(items_max=60, merge_growth=1000.0)
+    index = IndexOptions(items_max=60, merge_growth=1000.0, finish_items_min=1)
     over = OwnedWorld(options, upkeep, packed=packed, index=index)
     over.memory = CountedReads()
     return over
