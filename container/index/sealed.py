@@ -165,7 +165,7 @@ class SealedIndex:
 
     def slot_range(self, slot: int) -> ByteRange:
         """Range of the slot's entry."""
-        start = IndexHeader.SIZE + slot * IndexSlot.SIZE
+        start = self.slot_at(slot)
         return ByteRange(start, start + IndexSlot.SIZE)
 
     def slot_at(self, slot: int) -> int:
@@ -183,10 +183,10 @@ class SealedIndex:
             return None
         inside = self.first_item <= position <= self.items_end - length
         if length < 0 or not inside or (position - self.first_item) % IndexItem.SIZE:
-            at = self.slot_range(slot).start
+            at = self.slot_at(slot)
             raise Corrupt(f"slot {slot} names {length} bytes at {position}", self.path, at)
         if length % IndexItem.SIZE:
-            at = self.slot_range(slot).start
+            at = self.slot_at(slot)
             raise Corrupt(f"slot {slot} names {length} bytes of items", self.path, at)
         return ByteRange(position, position + length)
 
@@ -271,7 +271,7 @@ def sealed_rows(
     if not good.all():
         bad = int(np.argmin(good))
         reason = f"slot {bad} names {lengths[bad]} bytes at {table['position'][bad]}"
-        raise Corrupt(reason, path, index.slot_range(bad).start)
+        raise Corrupt(reason, path, index.slot_at(bad))
     if int(lengths.sum()) != index.items_end - index.first_item:
         reason = f"the slots have {int(lengths.sum()) // IndexItem.SIZE} items"
         raise Corrupt(f"{reason}, the header {index.header.items}", path, IndexHeader.SIZE)
