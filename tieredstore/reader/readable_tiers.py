@@ -402,9 +402,7 @@ def _origin(tier: ReadableTier) -> Origin:
 
 def _has(tier: ReadableTier, topic: str, queue_id: int | None) -> bool:
     queues = tier.reader.state.queues
-    if queue_id is not None:
-        return QueueId(topic, queue_id) in queues
-    return any(queue.topic == topic for queue in queues)
+    return queues.has_topic(topic) if queue_id is None else QueueId(topic, queue_id) in queues
 
 
 @overload

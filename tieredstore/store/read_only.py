@@ -13,7 +13,7 @@ from container.names.queue_id import QueueId, named_queue
 from container.record.message import MessageDecoder, StoredMessage
 from dispatcher.ports import HotQueue, HotQueueState, Wanted
 from fetcher.result import FetchStatus
-from fetcher.tag_filter import parse_subscription
+from fetcher.tag_filter import Subscription, parse_subscription
 from provider.clock import Clock, SystemClock
 from provider.errors import (
     Closed,
@@ -173,11 +173,11 @@ class StoreReader:
             Corrupt: a record contradicts the format.
             Denied, Unavailable: hot log or tier cannot be read.
         """
-        parse_subscription(subscription)
+        wanted = parse_subscription(subscription)
         queue = named_queue(topic, queue_id)
         for left in reversed(range(TRIES)):
             bounds = self._bounds(queue)
-            if queue not in self._queues():
+            if not self._has(queue):
                 return GetMessageResult(FetchStatus.NO_MATCHED_LOGIC_QUEUE, 0, *bounds)
             if status := status_by_bounds(offset, bounds):
                 return GetMessageResult(*status, *bounds)
@@ -186,7 +186,7 @@ class StoreReader:
                 if hot is not None:
                     count = min(messages_max, hot.max_offset - offset)
                     try:
-                        return await self._read_hot(queue, offset, count, subscription)
+                        return await self._read_hot(queue, offset, count, wanted)
                     except (Corrupt, Denied, Unavailable):
                         if not self._in_tier(queue, offset):
                             raise
@@ -289,6 +289,11 @@ class StoreReader:
         tiered = () if self._tier is None else self._tier.reader.state.queues
         return {*self._opened().queues(), *tiered}
 
+    def _has(self, queue: QueueId) -> bool:
+        """Whether hot log or tier has a queue. O(1)."""
+        is_tiered = self._tier is not None and self._tier.reader.queue(queue) is not None
+        return is_tiered or self._opened().queue(queue) is not None
+
     def _bounds(self, queue: QueueId) -> Bounds:
         """First and next offset of a queue in hot log and tier; 0 and 0 without one."""
         hot = self._hot_queue(queue)
@@ -326,10 +331,9 @@ class StoreReader:
             await self._tier.refresh()
 
     async def _read_hot(
-        self, queue: QueueId, offset: int, count: int, subscription: str | None
+        self, queue: QueueId, offset: int, count: int, wanted: Subscription | None
     ) -> GetMessageResult:
         messages, following = await self._records(queue, offset, count)
-        wanted = parse_subscription(subscription)
         if wanted is not None:
             messages = [one for one in messages if one.tags in wanted.tags]
         status = FetchStatus.FOUND if messages else FetchStatus.NO_MATCHED_MESSAGE
