@@ -20,13 +20,14 @@ from tests.support.hot_store import SMALL as SMALL_FILES
 from tests.support.patience import Patience, until
 from tests.support.tiered_world import GREEDY
 from tests.support.tiering_in_loop import TieringInLoop
+from tests.support.tiering_parent import side_of
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.encoding import NewMessage
 from tieredstore.hot.options import RetentionOptions
 from tieredstore.store.child import process
 from tieredstore.store.child.owner import TieringOwner
-from tieredstore.store.child.process import TieringProcess, summed
+from tieredstore.store.child.process import summed
 from tieredstore.store.cold_side import Contradiction, open_configured_tier
 from tieredstore.store.configured import open_store
 from tieredstore.store.tiered import TieredMessageStore
@@ -68,12 +69,6 @@ def opened(root: Path, retention: RetentionOptions = KEPT, **more: object) -> Ti
     )
     assert isinstance(found, TieredMessageStore)
     return found
-
-
-def side_of(store: TieredMessageStore) -> TieringProcess:
-    side = store._reads.cold  # pyright: ignore[reportPrivateUsage] - the store has no other face
-    assert isinstance(side, TieringProcess)
-    return side
 
 
 async def put(store: TieredMessageStore, numbers: range, topic: str = "Orders") -> None:

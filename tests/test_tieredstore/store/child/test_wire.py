@@ -125,7 +125,7 @@ async def test_the_end_of_one_side_fails_the_calls_that_wait_and_stops_those_it_
         assert one.peer.is_over
         with pytest.raises(Unavailable, match="ended"):
             await one.peer.call("double", 1)
-        one.peer.note("note", 1)  # nobody is there, and nothing fails
+        one.peer.note("note", 1)  # no peer is there, and nothing fails
 
 
 async def _raised(call: Awaitable[object]) -> Exception | None:
