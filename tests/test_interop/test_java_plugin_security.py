@@ -103,6 +103,7 @@ async def produce(broker: RunningBroker) -> None:
 
 
 async def test_the_tier_is_read_by_tls_with_an_account(secured: Secured) -> None:
+    await asyncio.to_thread(secured.broker.restart)  # the last start may have had other files
     with secured.serve.running():
         async with connected(secured.broker) as client:
             patience = Patience("the tier is not read")
