@@ -120,7 +120,7 @@ class Follower:
             raise RuntimeError(f"{self!r} is open already")
         config, clock = await asyncio.to_thread(self._begin), self._clock
         counted = self._counted or CollectorRegistry()
-        registry = metrics_of(config, self._moment, counted)
+        registry = metrics_of(config, self.moment, counted)
         async with AsyncExitStack() as stack:
             hot = await stack.enter_async_context(
                 open_hot_log(config, self._store_dir, clock=clock)
@@ -131,7 +131,7 @@ class Follower:
                 await refuse_living_owner(config, clock=clock)
             if self._serves:
                 await stack.enter_async_context(
-                    served_metrics(config, self._moment, registry, further=self._further)
+                    served_metrics(config, self.moment, registry, further=self._further)
                 )
             # All that can fail has been tried: from here on the tier is ours.
             tier = await stack.enter_async_context(
@@ -276,6 +276,19 @@ class Follower:
         """Messages that were found to be lost while this block was open. O(queues and gaps)."""
         return self._opened().watch.losses()
 
+    def moment(self) -> Moment:
+        """Sample the follower for the metrics page. O(queues).
+
+        Raises:
+            Closed: the tier is not open yet.
+        """
+        if self._open is None:
+            reason, place = "the tier is being opened", str(self._store_dir)
+            if self._awaited:
+                raise Closed(f"{reason}: {self._awaited}", place)
+            raise Opening(reason, place)
+        return self._open.watch.moment()
+
     def topics(self) -> list[TopicSummary]:
         """Summarize the tier and the additions of this block, topic by topic. O(queues)."""
         return self._opened().watch.topics()
@@ -291,15 +304,6 @@ class Follower:
 
     def _wait(self, error: StoreError) -> None:
         self._awaited = error
-
-    def _moment(self) -> Moment:
-        """Sample the follower for the metrics page. O(queues)."""
-        if self._open is None:
-            reason, place = "the tier is being opened", str(self._store_dir)
-            if self._awaited:
-                raise Closed(f"{reason}: {self._awaited}", place)
-            raise Opening(reason, place)
-        return self._open.watch.moment()
 
     async def _read_ahead(self) -> None:
         """Read a log without queues to its end before anyone counts the time without a commit."""

@@ -92,7 +92,7 @@ async def known(tmp_path: Path) -> dict[str, set[str]]:
         meter.gave(caller, 1)
         meter.fell_back(caller)
         fetch = TieredMessageFetcher(MemoryTier()).statistics()
-        moment = replace(follower._moment(), fetch=fetch)
+        moment = replace(follower.moment(), fetch=fetch)
         tiering = TieringMetrics(lambda: moment, "1.2.3")
         spending = Spending({"first": RequestMeter()}, PRICES)
         parts = (tiering, counted, process, spending)

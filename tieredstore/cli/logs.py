@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
 import click
@@ -12,6 +13,8 @@ from tieredstore.cli.streams import JSON, TEXT
 from tieredstore.texts import printable
 
 LOGGER_NAME = "tieredstore"
+BROKER = ContextVar("BROKER", default="")
+"""Broker whose task logs, in a process for several; "" for one."""
 
 
 class _StandardError(logging.Handler):
@@ -29,7 +32,8 @@ class _Text(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as a line."""
-        text = printable(record.getMessage())
+        broker = BROKER.get()
+        text = printable(f"{broker}: {record.getMessage()}" if broker else record.getMessage())
         return f"{_time(record.created)} {record.levelname:<7} {text}"
 
 
@@ -38,7 +42,8 @@ class _Json(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as a JSON line."""
-        fields = getattr(record, "fields", {})
+        broker = BROKER.get()
+        fields = ({"broker": broker} if broker else {}) | getattr(record, "fields", {})
         return _json_line(
             record.created, record.levelname, record.name, record.getMessage(), **fields
         )

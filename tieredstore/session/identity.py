@@ -51,7 +51,7 @@ def refuse_other_store(config: Config, store_dir: Path) -> None:
     """
     if not config.checks_names:
         return
-    names, source = _names_of(store_dir)
+    names, source = names_of(store_dir)
     for key, found in ((BROKER, names.brokers), (CLUSTER, names.clusters)):
         setting = config.settings[key]
         if found and setting.value not in found:
@@ -78,8 +78,8 @@ def remember_store(config: Config, store_dir: Path) -> None:
         write_identity(store_dir, identity)
 
 
-def _names_of(store_dir: Path) -> tuple[StoreNames, str]:
-    """The names that a store has, and the file that has them."""
+def names_of(store_dir: Path) -> tuple[StoreNames, str]:
+    """The names that a store has, and the file that has them. Blocks."""
     names = read_store_names(store_dir)
     identity = None if names.brokers else read_identity(store_dir)
     if identity is None:
@@ -113,7 +113,7 @@ def refuse_unnamed(config: Config, store_dir: Path) -> None:
     """
     if config.gives(BROKER) or has_tier(config, directory_of(config)):
         return
-    names, _ = _names_of(store_dir)
+    names, _ = names_of(store_dir)
     raise ConfigError(
         f"brokerName is not set, and no tier is begun under the host's name ({config.broker}): "
         f"give the broker's configuration with --conf, or use {_say(names)}"

@@ -18,7 +18,7 @@ from provider.ranges import QueueOffset
 from tests.support.cli import COMMAND, complaints, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.patience import communicated, ended
-from tieredstore.cli.commands.tier import _so_far, hindrance_of
+from tieredstore.cli.tier_run import _so_far, hindrance_of
 
 
 @pytest.fixture

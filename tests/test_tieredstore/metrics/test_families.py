@@ -35,7 +35,7 @@ async def moment(tmp_path: Path) -> Moment:
     broker.put("B", 0, b"body")
     async with tieredstore.follow(broker.directory, tmp_path / "tier", broker="b") as follower:
         await follower.drain()
-        return follower._moment()
+        return follower.moment()
 
 
 def page_of(moment: Moment) -> str:

@@ -17,7 +17,7 @@ async def shown(follower: tieredstore.Follower) -> tuple[float, float, str]:
     """Whether it owns the tier and took it by force, and why it is not ready."""
     opened = follower._open
     assert opened is not None
-    moment = follower._moment()
+    moment = follower.moment()
     page = (await asyncio.to_thread(generate_latest, opened.registry)).decode()
     owner = value_of(page, "tieredstore_owner{")
     assert owner == moment.is_owner

@@ -13,7 +13,6 @@ from provider.clock import SystemClock
 from provider.errors import Closed, Unavailable
 from tieredstore.cli.appending import Appending, GivenFields, InputLines, message_of_line
 from tieredstore.cli.commands.put import line_bytes_max
-from tieredstore.cli.commands.tier import hindrance_of
 from tieredstore.cli.invocation import (
     Invocation,
 )
@@ -21,6 +20,7 @@ from tieredstore.cli.live_table import COLUMNS, NUMBERS, cells_of, live_table, r
 from tieredstore.cli.output import write_json, write_table
 from tieredstore.cli.signals import EndingSignals, Signalled, answer_watchdog
 from tieredstore.cli.streams import FINDINGS, TEXT, UNAVAILABLE
+from tieredstore.cli.tier_run import hindrance_of
 from tieredstore.config.effective import Config, StartWords
 from tieredstore.console.options import console_beside
 from tieredstore.lifetime import Worker, keep_opened, running

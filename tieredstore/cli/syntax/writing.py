@@ -31,7 +31,14 @@ class PropertyType(click.ParamType[tuple[str, str]]):
 
 
 @click.command("tier")
-@click.argument("store_dir", type=GIVEN_PATH, required=False)
+@click.argument("stores", type=GIVEN_PATH, nargs=-1, metavar="[STORE_DIR]...")
+@click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="NAME",
+    help="Broker of one of several stores; one for each, in the same order.",
+)
 @click.option(
     "--follow", is_flag=True, help="Continue with new messages until SIGINT, SIGTERM or SIGHUP."
 )
@@ -48,6 +55,11 @@ def tier() -> None:
     written. Give the broker's own configuration with --conf, or its name with
     -D brokerName=NAME: a store of another broker is refused.
 
+    Several stores of one host are tiered by one process, each into the tier of its own broker.
+    Name each broker with --broker, or give the brokers' configuration files in place of
+    directories. What fails is named; the other stores are tiered. With --follow it is tried again
+    every 10 s, unless the configuration is wrong or another process owns the tier.
+
     With --follow and tieredStoreServePort, the same process serves RocketMQ clients, as
     `tieredstore serve` does, with tieredStoreConsolePort it has the pages of `tieredstore console`.
     If a port cannot be listened at, tiering continues without it, and it is tried again.
@@ -63,7 +75,7 @@ def tier() -> None:
       3  the tier's storage failed; with --follow, only if it still fails
          at the end
       4  another process owns the tier, or took it over
-    The next start continues where this one ended.
+    Of several stores, the largest status counts. The next start continues where this one ended.
     """  # noqa: D301 - \b is click's mark of lines that stay
 
 
