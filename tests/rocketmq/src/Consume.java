@@ -22,7 +22,8 @@ import org.apache.rocketmq.remoting.RPCHook;
  * GROUP TOPIC TAGS concurrently|orderly CONSUMERS MESSAGES. Prints a line for each message, in the order of queue and offset: queue id, queue
  * offset, and how often it came; then "disorder N", the messages that an orderly consumer got out of order. The name
  * server comes from the system property rocketmq.namesrv.addr. With consume.first=true a new group begins at the first
- * offset, consume.pull.interval.ms is the pause after a pull, and with acl.access and acl.secret requests are signed. Everything else is the client's default.
+ * offset, consume.pull.interval.ms is the pause after a pull, and with acl.access and acl.secret requests are signed.
+ * The client waits 15 s for an answer; everything else is its default.
  */
 public class Consume {
   private static final long IDLE_MS = 5000;
@@ -62,6 +63,7 @@ public class Consume {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
       }
       consumer.setPullInterval(PULL_INTERVAL_MS);
+      consumer.setMqClientApiTimeout(15_000); // of 3 s, a start fails on a busy machine
       if (orderly) {
         consumer.registerMessageListener((MessageListenerOrderly) (batch, context) -> {
           batch.forEach(Consume::take);

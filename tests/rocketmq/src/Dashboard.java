@@ -36,6 +36,7 @@ public class Dashboard {
     CountDownLatch consumed = new CountDownLatch(1);
     DefaultMQPushConsumer member = new DefaultMQPushConsumer(group);
     member.subscribe(topic, "*");
+    member.setMqClientApiTimeout(15_000); // of 3 s, a start fails on a busy machine
     member.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
       consumed.countDown();
       return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;

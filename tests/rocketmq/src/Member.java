@@ -34,6 +34,7 @@ public class Member {
   private static void poll(String group, String topic, String name) throws Exception {
     DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
     consumer.setInstanceName(name);
+    consumer.setMqClientApiTimeout(15_000); // of 3 s, a start fails on a busy machine
     consumer.subscribe(topic, "*");
     consumer.start();
     while (System.in.available() == 0) {
@@ -46,6 +47,7 @@ public class Member {
   private static void push(String group, String topic, String name, String kind) throws Exception {
     DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
     consumer.setInstanceName(name);
+    consumer.setMqClientApiTimeout(15_000); // of 3 s, a start fails on a busy machine
     consumer.subscribe(topic, "*");
     consumer.setConsumeThreadMin(1);
     consumer.setConsumeThreadMax(1);
