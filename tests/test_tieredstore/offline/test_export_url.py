@@ -10,12 +10,14 @@ import fsspec
 import orjson
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.local import LocalFileSystem
 
 from container.errors import InUse
-from provider.errors import AlreadyExists, Unavailable
+from provider.errors import AlreadyExists, Denied, Unavailable
 from tests.support.cli import run
 from tests.test_tieredstore.offline.test_export import Growing, exported, files_of, planned
 from tieredstore.config.location import Location, location_at
@@ -40,9 +42,19 @@ class PlainFileSystem(LocalFileSystem):
         return "/" + str(path).removeprefix("plain://").lstrip("/")
 
 
-@pytest.fixture(params=["memory", "plain"])
+class ArrowFileSystem(ArrowFSWrapper):
+    """As that of `hdfs://` URLs: its files take no part in transactions of fsspec."""
+
+    protocol: Any = "arrowed"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(pafs.LocalFileSystem(), **options)
+
+
+@pytest.fixture(params=["memory", "plain", "arrowed"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Location]:
     fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
+    fsspec.register_implementation("arrowed", ArrowFileSystem, clobber=True)
     yield location_at(f"{request.param}://{str(tmp_path).lstrip('/')}/out")
     fsspec.filesystem("memory").store.clear()
 
@@ -99,6 +111,15 @@ def test_a_write_that_fails_leaves_no_file_and_the_next_run_goes_on(
     with monkeypatch.context() as patched:
         if str(url).startswith("plain"):
             fsspec.register_implementation("plain", Failing, clobber=True)
+        elif str(url).startswith("arrowed"):
+            rename = ArrowFileSystem.mv
+
+            def fail_to_rename(self: Any, path: str, target: str) -> None:
+                if "/1-" in target:
+                    raise TimeoutError("no answer")
+                rename(self, path, target)
+
+            patched.setattr(ArrowFileSystem, "mv", fail_to_rename)
         else:
             kind: Any = type(fsspec.filesystem("memory"))
             whole: Any = kind.pipe_file
@@ -112,11 +133,30 @@ def test_a_write_that_fails_leaves_no_file_and_the_next_run_goes_on(
         with pytest.raises(Unavailable, match="does not answer in time"):
             exported(growing.tier, url)
     fsspec.register_implementation("plain", PlainFileSystem, clobber=True)
-    assert [name.rpartition("/")[2][:2] for name in files_at(url)] == ["0-"]
+    left = [name.rpartition("/")[2] for name in files_at(url)]
+    assert [name[:2] for name in left if name[0] != "."] == ["0-"]
     growing.grow(2)
     assert exported(growing.tier, url).tasks_before == 1
     exported(growing.tier, url)
+    assert not [name for name in files_at(url) if "/." in name]
     assert sorted(table_at(url)["body"].to_pylist(), key=int) == growing.bodies
+
+
+def test_a_file_system_that_shows_half_files_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    growing = Growing(tmp_path)
+    growing.grow(3)
+
+    class Unfinished(PlainFileSystem):
+        """Its files have no `commit`."""
+
+        def _open(self, path: Any, mode: str = "rb", *_: Any, **__: Any) -> Any:
+            return Path(str(path)).open(mode)
+
+    fsspec.register_implementation("plain", Unfinished, clobber=True)
+    url = location_at(f"plain://{str(tmp_path).lstrip('/')}/out")
+    with pytest.raises(Denied, match="shows files before they are whole"):
+        exported(growing.tier, url)
+    assert list(files_at(url)) == []
 
 
 def test_the_command_exports_each_broker_below_a_url(golden_tier: Path, url: Location) -> None:

@@ -1,7 +1,7 @@
 """Directory of an export: one of this host, or one at a URL of any file system of fsspec.
 
 A file is whole under its name, or it is not there. At a URL it is made in memory: object stores
-get it by one call, other file systems by a transaction of fsspec.
+get it by one call, file systems of Arrow (HDFS) by a rename, others by a transaction of fsspec.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.memory import MemoryFileSystem
 
 from container.errors import InUse
@@ -154,6 +155,16 @@ def _file_system(place: ExportPlace) -> tuple[AbstractFileSystem, str]:
         raise Denied(f"nothing is installed for {scheme}:// URLs: {error}", "") from error
 
 
+def _temporary_name(name: str) -> str:
+    """Return a free name of a file that readers of the export ignore."""
+    return f".{name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
+
+
+def _is_temporary(name: str) -> bool:
+    last = name.rpartition("/")[2]
+    return last.startswith(".") and last.endswith(TEMPORARY_SUFFIX)
+
+
 class LocalDirectory:
     """`ExportDirectory` of this host. Files are synced before they get their names."""
 
@@ -212,8 +223,7 @@ class LocalDirectory:
     def remove_remains(self) -> None:
         """`ExportDirectory.remove_remains`."""
         for name in self.names():
-            last = name.rpartition("/")[2]
-            if last.startswith(".") and last.endswith(TEMPORARY_SUFFIX):
+            if _is_temporary(name):
                 self.remove(name)
 
     @contextmanager
@@ -239,8 +249,7 @@ class _HiddenFile:
 
     def __init__(self, target: Path) -> None:
         self._target = target
-        hidden = f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
-        self.sink = target.with_name(hidden)
+        self.sink = target.with_name(_temporary_name(target.name))
 
     def complete(self) -> int:
         with self.sink.open("rb") as file:
@@ -262,6 +271,8 @@ class UrlDirectory:
         self._root = root.rstrip("/")
         self._writes_whole = isinstance(file_system, AsyncFileSystem | MemoryFileSystem)
         """Object stores have whole objects alone, and no directories."""
+        self._renames = isinstance(file_system, ArrowFSWrapper)
+        """Files of Arrow take no part in transactions of fsspec."""
 
     def __repr__(self) -> str:
         return f"<UrlDirectory {self._root}: {self._fs!r}>"
@@ -300,7 +311,19 @@ class UrlDirectory:
                 self._fs.pipe_file(path, content)
                 return
             self._make_parent(path)
-            with self._fs.transaction, self._fs.open(path, "wb") as file:
+            if self._renames:
+                self._rename_to(path, content)
+                return
+            with self._fs.transaction as transaction, self._fs.open(path, "wb") as file:
+                if not hasattr(file, "commit"):
+                    transaction.files.clear()
+                    file.close()
+                    self._fs.rm_file(path)
+                    raise Denied(
+                        "this file system shows files before they are whole (fsspec's "
+                        "transactions are not implemented): mount it, and export into a directory",
+                        name,
+                    )
                 file.write(content)
 
     def create(self, name: str, content: bytes) -> None:
@@ -313,7 +336,12 @@ class UrlDirectory:
         with fsspec_errors(name):
             if not self._writes_whole:
                 self._make_parent(path)
-            self._fs.pipe_file(path, content, mode="create")
+            if not self._renames:
+                self._fs.pipe_file(path, content, mode="create")
+            elif self._fs.exists(path):
+                raise AlreadyExists("the name is taken", name)
+            else:
+                self._rename_to(path, content)
 
     def remove(self, name: str) -> None:
         """`ExportDirectory.remove`."""
@@ -335,7 +363,10 @@ class UrlDirectory:
         return None
 
     def remove_remains(self) -> None:
-        """`ExportDirectory.remove_remains`: nothing is there before it is whole."""
+        """`ExportDirectory.remove_remains`."""
+        for name in self.names() if self._renames else ():
+            if _is_temporary(name):
+                self.remove(name)
 
     def lock(self) -> ExportLease:
         """`ExportDirectory.lock`."""
@@ -343,6 +374,13 @@ class UrlDirectory:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
+
+    def _rename_to(self, path: str, content: bytes) -> None:
+        parent, _, last = path.rpartition("/")
+        hidden = f"{parent}/{_temporary_name(last)}"
+        with self._fs.open(hidden, "wb") as file:
+            file.write(content)
+        self._fs.mv(hidden, path)
 
     def _make_parent(self, path: str) -> None:
         self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
