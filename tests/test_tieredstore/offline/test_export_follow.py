@@ -199,10 +199,11 @@ from pathlib import Path
 from tests.support.cli import run
 from tieredstore.cli import jobs
 from tieredstore.cli.signals import EndRequest
-from tieredstore.offline.export import export_directory, iceberg_job, iceberg_table
+from tieredstore.offline.export import export_directory, iceberg_job, iceberg_table, lease
 from tieredstore.offline.jobs.engine import OneProcess
 
 left = int(sys.argv[1])
+lease.BEAT_S = 0.05  # of the one that was killed before
 
 def counted(kind, name):
     work = getattr(kind, name)

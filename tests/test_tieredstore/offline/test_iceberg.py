@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
@@ -28,6 +29,7 @@ from tieredstore import offline, sync
 from tieredstore.cli.signals import EndRequest
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline.export import lease
 from tieredstore.offline.export.options import ExportOptions, Gone, Skips
 from tieredstore.offline.jobs.engine import OneProcess
 from tieredstore.session.reader import AS_OPTIONS
@@ -514,8 +516,10 @@ def test_a_follower_ends_where_another_one_has_committed(
     words = ("--tier", growing.tier, "export", "--iceberg", NAME, "--processes", "1", "--follow")
 
     def rival() -> None:
+        """As one that created its lease in the same moment."""
         growing.grow(2)
-        exported(growing.tier)
+        with patch.object(ExportTable, "is_leased", lambda _: False):
+            exported(growing.tier)
 
     between: list[Callable[[], object]] = [lambda: growing.grow(3), lambda: None, rival]
     monkeypatch.setattr(EndRequest, "wait", lambda *_: between.pop(0)())
@@ -523,6 +527,42 @@ def test_a_follower_ends_where_another_one_has_committed(
     assert "another process has exported meanwhile: let only one follow the tier" in ended.err
     assert bodies() == growing.bodies
     assert snapshots() == 3
+
+
+def test_a_second_follower_of_a_table_is_refused_at_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.05)
+    growing = Growing(tmp_path)
+    growing.grow(4)
+    words = ("--tier", growing.tier, "export", "--iceberg", NAME, "--processes", "1")
+
+    def rivals() -> None:
+        growing.grow(2)
+        for more in (["--follow"], []):
+            refused = run(*words, *more, status=4)
+            assert "writes this export: wait until it has ended (lake.mq.messages)" in refused.err
+
+    between: list[Callable[[], object]] = [lambda: None, rivals, lambda: None, lambda: True]
+    monkeypatch.setattr(EndRequest, "wait", lambda *_: between.pop(0)())
+    run(*words, "--follow")
+    assert (bodies(), snapshots()) == (growing.bodies, 2)
+    assert not list((tmp_path / "lake").rglob("lock")), "the lease is given back"
+
+
+def test_a_follower_that_died_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "BEAT_S", 0.05)
+    growing = Growing(tmp_path)
+    growing.grow(4)
+    exported(growing.tier)
+    (
+        held := next(tmp_path.glob("lake/**/metadata")).parent / "_tieredstore" / "lock"
+    ).parent.mkdir()
+    held.write_bytes(b'{"writer":"dead","host":"h","process":1,"beats":7}')
+    growing.grow(2)
+    monkeypatch.setattr(EndRequest, "wait", lambda *_: True)
+    run("--tier", growing.tier, "export", "--iceberg", NAME, "--processes", "1", "--follow")
+    assert bodies() == growing.bodies
 
 
 @pytest.mark.nightly

@@ -168,6 +168,7 @@ class _Exports:
         planned = {**self._planned, "config": config, "is_alone": not self._brokers}
         last = self._exported.get((config.cluster, config.broker))
         if self._table is not None:
+            planned["has_lease"] = last is not None
             export = _into_table(self._table, planned)
         else:
             planned["ledger"] = getattr(last, "ledger", None)

@@ -338,7 +338,7 @@ class UrlDirectory:
                 self._make_parent(path)
             if not self._renames:
                 self._fs.pipe_file(path, content, mode="create")
-            elif self._fs.exists(path):
+            elif self.read(name) is not None:
                 raise AlreadyExists("the name is taken", name)
             else:
                 self._rename_to(path, content)

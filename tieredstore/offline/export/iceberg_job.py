@@ -232,6 +232,7 @@ class TableExport:
         gone: Sequence[Gone],
         refused: Sequence[str],
         skips: Skips,
+        has_lease: bool,
     ) -> None:
         """`seen`: state of the table at planning time; `begun`: the same, or a new table's."""
         self.gone = gone
@@ -243,6 +244,8 @@ class TableExport:
         self._planned = planned
         self._options = ExportOptions.kept(begun.about)
         self._skips = skips
+        self._has_lease = has_lease
+        self._is_there = seen is not None
         self.refused = refused
         """Sentences of queues that the export takes no more messages of."""
 
@@ -271,9 +274,18 @@ class TableExport:
         """Number of its last commit so far."""
         return self._state.number
 
-    def locked(self) -> AbstractContextManager[None]:
-        """Lock nothing: of two commits after one state, the table takes the first."""
-        return nullcontext()
+    def locked(self) -> AbstractContextManager[object]:
+        """Keep other followers out of the table during a block. Creates a missing table.
+
+        Of two commits after one state, the table takes the first, also without it.
+
+        Raises:
+            InUse: another process follows into the table, or created it meanwhile.
+            and as `ExportTable.create`.
+        """
+        self._create()
+        self._has_lease = True
+        return self._table.lease()
 
     @property
     def queues(self) -> Mapping[QueueId, Span]:
@@ -298,8 +310,17 @@ class TableExport:
             ConfigError: the table was changed by another program, so it cannot be continued.
             OSError: the table's place cannot be written.
         """
-        if self._seen is None:
+        self._create()
+        is_free = self._has_lease or not self._table.is_leased()
+        with nullcontext() if is_free else self._table.lease():
+            return self._commit_portions(engine, progress)
+
+    def _create(self) -> None:
+        if not self._is_there:
             self._table.create(table_columns(self._options), self._state)
+            self._is_there = True
+
+    def _commit_portions(self, engine: Engine, progress: Callable[[int], None]) -> ExportReport:
         written: list[WrittenSplit] = []
         for portion in self._portions:
             done = self._written(portion, engine, progress)
@@ -347,13 +368,14 @@ def planned_table_export(
     java_metadata: Path | None = None,
     naming: str,
     is_alone: bool = True,
+    has_lease: bool = False,
 ) -> TableExport:
     """Plan an export into a table. Reads metadata and the catalog; writes nothing.
 
     The run creates a missing table. A table of an earlier export gets the messages that came since.
     Missing options are those of the first run. Unless it `is_alone`, the table is of several
     brokers, and another one may have a topic. Such a table has the columns `cluster` and `broker`,
-    and a state for each broker.
+    and a state for each broker. `has_lease`: the process has that of an earlier plan.
 
     Raises:
         ConfigError: the options or the tier differ from those of the first run, or the tier was
@@ -395,6 +417,7 @@ def planned_table_export(
     return TableExport(
         table, portions, seen=seen, begun=begun, planned=found,
         gone=gone(queues.there.values(), reached), skips=skips,
+        has_lease=has_lease,
         refused=[other_history_text(one, reached[one], target) for one in queues.others],
     )  # fmt: skip
 

@@ -5,7 +5,7 @@
 # pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, NamedTuple, Self
@@ -46,8 +46,11 @@ from requests.exceptions import RequestException
 
 from container.errors import InUse
 from container.names.queue_id import QueueId
-from provider.errors import Corrupt, Denied, Unavailable
+from provider.errors import AlreadyExists, Corrupt, Denied, Unavailable
+from provider.object.files import fsspec_errors
 from tieredstore.config.sources import ConfigError
+from tieredstore.offline.export.export_directory import LOCK
+from tieredstore.offline.export.lease import ExportLease
 from tieredstore.offline.export.options import HOUR, TOPIC, ExportOptions, Reached, named_columns
 from tieredstore.offline.export.task import STORE_TIMESTAMP
 from tieredstore.offline.scan.planning import TierPlan
@@ -238,6 +241,45 @@ class TableState:
         return replace(self, number=self.number + 1, reached=reached, seen=planned.seen)
 
 
+class _TableFiles:
+    """`LeaseFiles` below the location of a table, which Iceberg's own files share.
+
+    Of two creators at once both may succeed; the table takes the commit of one.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._io = table.io
+        self._root = table.location().rstrip("/")
+
+    def read(self, name: str) -> bytes | None:
+        path = self._path(name)
+        with (
+            fsspec_errors(path),
+            suppress(FileNotFoundError),
+            self._io.new_input(path).open() as file,
+        ):
+            return bytes(file.read())
+        return None
+
+    def write(self, name: str, content: bytes) -> None:
+        path = self._path(name)
+        with fsspec_errors(path), self._io.new_output(path).create(overwrite=True) as file:
+            file.write(content)
+
+    def create(self, name: str, content: bytes) -> None:
+        if self.read(name) is not None:
+            raise AlreadyExists("the name is taken", self._path(name))
+        self.write(name, content)
+
+    def remove(self, name: str) -> None:
+        path = self._path(name)
+        with fsspec_errors(path), suppress(FileNotFoundError):
+            self._io.delete(path)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+
 class ExportTable:
     """A table by its name. Each call asks the catalog again, and leaves no connection open."""
 
@@ -277,6 +319,25 @@ class ExportTable:
         """
         table = self.loaded()
         return None if table is None else _about_others(table, self.name)
+
+    def lease(self) -> ExportLease:
+        """Return the lease of a follower of this broker. Reads the catalog.
+
+        Raises:
+            Unavailable: the table was dropped meanwhile.
+            and as `loaded`.
+        """
+        return ExportLease(self._files(), key_of(LOCK, self.origin), str(self.name))
+
+    def is_leased(self) -> bool:
+        """Whether a follower of this broker has the lease, or died with it. Raises as `lease`."""
+        return self._files().read(key_of(LOCK, self.origin)) is not None
+
+    def _files(self) -> _TableFiles:
+        table = self.loaded()
+        if table is None:
+            raise Unavailable("the table was dropped meanwhile", str(self.name))
+        return _TableFiles(table)
 
     def create(self, columns: Sequence[str], state: TableState) -> None:
         """Create the table without messages, and its namespace if that is missing.

@@ -1,4 +1,4 @@
-"""Lease of an export at a URL, where no lock of a host is seen by other hosts.
+"""Lease of an export at a URL or into a table, where no lock of a host is seen by other hosts.
 
 Each message is in an export once even without it: two writers of one plan write the same files,
 and a plan is created under a free name. The lease refuses the second writer before it works.
@@ -10,20 +10,37 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import orjson
 
 from container.errors import InUse
 from provider.errors import AlreadyExists, StoreError
 
-if TYPE_CHECKING:
-    from tieredstore.offline.export.export_directory import ExportDirectory
-
 BEAT_S = 10.0
 """Seconds between two writes of the lease by its holder."""
 BEATS_MISSED_MAX = 4
 """Beats without a write after which the holder counts as dead."""
+
+
+class LeaseFiles(Protocol):
+    """Small files, as those of an `ExportDirectory`. All calls raise `Denied` and `Unavailable`."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file; None if there is none."""
+        ...
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file, replacing one of that name."""
+        ...
+
+    def create(self, name: str, content: bytes) -> None:
+        """Write a file; raise `AlreadyExists` if the name is taken."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Delete a file. Idempotent."""
+        ...
 
 
 class ExportLease:
@@ -34,7 +51,7 @@ class ExportLease:
 
     def __init__(
         self,
-        files: "ExportDirectory",
+        files: LeaseFiles,
         name: str,
         place: str,
         *,
@@ -43,7 +60,7 @@ class ExportLease:
         """Take nothing yet.
 
         Args:
-            files: the export's.
+            files: those of the export.
             name: of the file that is the lease.
             place: of the export, for errors.
             wait: waits for some seconds; returns true if the lease is given back meanwhile.
