@@ -17,6 +17,7 @@ from tieredstore.cli.failures import damage_texts, explain, served_in_part
 from tieredstore.cli.invocation import Invocation
 from tieredstore.config.effective import Config
 from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.reader.readable_tiers import ReadableTiers
 from tieredstore.session.reader import existing_tier, existing_tiers
 from tieredstore.texts import printable
 
@@ -55,9 +56,7 @@ def with_tier(
     async def run() -> ResultT:
         opened = ReadableTier(lambda: config, java_metadata=java_metadata, damaged=damaged)
         async with opened as tier:
-            if tier.damage is not None:
-                click.echo(f"tieredstore: {printable(served_in_part(tier.damage))}", err=True)
-                context.meta[PARTIAL] = True
+            _tell_of_damage(tier)
             for sentence in damage_texts(_damage(tier, topic, queue)):
                 click.echo(f"tieredstore: {printable(sentence)}", err=True)
                 context.meta[PARTIAL] = True
@@ -92,6 +91,38 @@ def with_tiers(
     return each_broker(configs, read, is_of_topics=topic is not None)
 
 
+def with_merged(
+    invocation: Invocation,
+    brokers: Sequence[str],
+    work: Callable[[ReadableTiers], Awaitable[ResultT]],
+) -> ResultT:
+    """Open the brokers that fit one of the patterns for reading together, do `work`, close them.
+
+    A broker that fails, now or later, is reported as by `with_tiers`.
+    """
+    given = invocation.load_config()
+
+    async def run() -> ResultT:
+        opened = ReadableTiers(lambda: given, brokers, damaged=True, on_broker_failure=_report)
+        async with opened as tiers:
+            for tier in tiers.tiers:
+                _tell_of_damage(tier)
+            return await work(tiers)
+
+    return asyncio.run(run())
+
+
+def _tell_of_damage(tier: ReadableTier) -> None:
+    if tier.damage is not None:
+        click.echo(f"tieredstore: {printable(served_in_part(tier.damage))}", err=True)
+        click.get_current_context().meta[PARTIAL] = True
+
+
+def _report(cluster: str, broker: str, error: Exception) -> None:
+    LOGGER.error("%s of cluster %s: %s", broker, cluster, explain(error)[1])
+    click.get_current_context().meta[PARTIAL] = True
+
+
 def each_broker(
     configs: Sequence[Config], work: Callable[[Config], ResultT], *, is_of_topics: bool = False
 ) -> list[tuple[Config, ResultT]]:
@@ -113,8 +144,7 @@ def each_broker(
     for config, error in failed:
         if is_of_topics and isinstance(error, NotFound):
             continue
-        LOGGER.error("%s of cluster %s: %s", config.broker, config.cluster, explain(error)[1])
-        click.get_current_context().meta[PARTIAL] = True
+        _report(config.cluster, config.broker, error)
     return done
 
 

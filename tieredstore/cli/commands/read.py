@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,14 @@ from provider.errors import Corrupt
 from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.message_printer import MessagePrinter
 from tieredstore.cli.output import is_terminal, write_json
-from tieredstore.cli.reading import (
-    with_tier,
-    with_tiers,
-)
+from tieredstore.cli.reading import with_merged, with_tier, with_tiers
 from tieredstore.cli.streams import FINDINGS
 from tieredstore.config.sources import ConfigError
 from tieredstore.message import Origin
 from tieredstore.metrics.summary import QueueSummary
 from tieredstore.reader.cursor import GROUP, Wanted, messages_of
 from tieredstore.reader.readable_tier import ReadableTier
+from tieredstore.reader.readable_tiers import ReadableTiers
 from tieredstore.texts import time_text
 
 ONCE_MESSAGES = 32
@@ -62,20 +62,7 @@ def run(
 ) -> int:
     """Read the messages of TOPIC, or of its queue number QUEUE, with their bodies decompressed."""
     order = ReadOrder(**given)
-    if order.queue is None and (once or order.offset is not None):
-        option = "--once" if once else "--offset"
-        raise click.UsageError(
-            f"{option} is about one queue: name it, as in `read {order.topic} 0 {option}`"
-        )
-    if order.since is not None and order.until is not None and order.until <= order.since:
-        raise click.UsageError("--until is not later than --since")
-    if brokers and once:
-        raise click.UsageError("--once is about one broker: name it with -D brokerName")
-    try:
-        parse_subscription(order.tags)
-    except ValueError as error:
-        raise ConfigError(f"--tags: {error}") from error
-
+    _refuse_contradictions(order, brokers, once=once)
     if once or not brokers:
 
         async def work(tier: ReadableTier) -> int:
@@ -84,6 +71,8 @@ def run(
             return (await _read_all(tier, order))[0]
 
         return with_tier(invocation, java_metadata, work, topic=order.topic, queue=order.queue)
+    if order.order == BY_TIME and java_metadata is None:
+        return with_merged(invocation, brokers, lambda tiers: _read_merged(tiers, order))
     left = order.messages_max
 
     async def read(tier: ReadableTier) -> int:
@@ -97,6 +86,27 @@ def run(
 
     done = with_tiers(invocation, java_metadata, brokers, read, topic=order.topic)
     return max(status for _, status in done)
+
+
+def _refuse_contradictions(order: ReadOrder, brokers: Sequence[str], *, once: bool) -> None:
+    """Refuse options that contradict one another.
+
+    Raises:
+        UsageError, ConfigError: they do.
+    """
+    if order.queue is None and (once or order.offset is not None):
+        option = "--once" if once else "--offset"
+        raise click.UsageError(
+            f"{option} is about one queue: name it, as in `read {order.topic} 0 {option}`"
+        )
+    if order.since is not None and order.until is not None and order.until <= order.since:
+        raise click.UsageError("--until is not later than --since")
+    if brokers and once:
+        raise click.UsageError("--once is about one broker: name it with -D brokerName")
+    try:
+        parse_subscription(order.tags)
+    except ValueError as error:
+        raise ConfigError(f"--tags: {error}") from error
 
 
 async def _read_once(tier: ReadableTier, order: ReadOrder) -> int:
@@ -136,18 +146,9 @@ async def _read_all(
     else:
         queues = [tier.queue(order.topic, order.queue)]
     notes = _Notes()
-    wanted = Wanted(
-        offset=order.offset,
-        messages_max=order.messages_max,
-        tags=order.tags,
-        since_ms=order.since,
-        until_ms=order.until,
-        on_damage=notes.damage if order.skip_damaged else None,
-        on_gap=notes.gap,
-    )
-    if order.since is not None or order.until is not None:
-        LOGGER.info("reading what was stored %s", _span(order))
-    printer = _printer(order, max(queue.max_offset for queue in queues), origin)
+    wanted = _wanted(order, notes)
+    origins = (origin,) if origin else ()
+    printer = _printer(order, max(queue.max_offset for queue in queues), origins)
     chunks = tier.chunks(order.topic, order.queue, wanted, by_time=order.order == BY_TIME)
     count = 0
     try:
@@ -161,6 +162,32 @@ async def _read_all(
     if count != order.messages_max:
         LOGGER.info(_end(order, queues))
     return notes.close(), count
+
+
+async def _read_merged(tiers: ReadableTiers, order: ReadOrder) -> int:
+    """Print the messages of all brokers by store time. Return the exit status."""
+    queues, notes = tiers.queues(order.topic), _Notes()
+    origins = sorted({origin for origin, _ in queues})
+    printer = _printer(order, max(queue.max_offset for _, queue in queues), origins)
+    chunks = tiers.chunks(order.topic, order.queue, _wanted(order, notes), by_time=True)
+    async for chunk in chunks:
+        for origin, pairs in groupby(chunk, itemgetter(0)):
+            printer.print([message for _, message in pairs], origin)
+    return notes.close()
+
+
+def _wanted(order: ReadOrder, notes: "_Notes") -> Wanted:
+    if order.since is not None or order.until is not None:
+        LOGGER.info("reading what was stored %s", _span(order))
+    return Wanted(
+        offset=order.offset,
+        messages_max=order.messages_max,
+        tags=order.tags,
+        since_ms=order.since,
+        until_ms=order.until,
+        on_damage=notes.damage if order.skip_damaged else None,
+        on_gap=notes.gap,
+    )
 
 
 class _Notes:
@@ -191,14 +218,14 @@ class _Notes:
         return FINDINGS
 
 
-def _printer(order: ReadOrder, max_offset: int, origin: Origin | None = None) -> MessagePrinter:
+def _printer(order: ReadOrder, max_offset: int, brokers: Sequence[Origin] = ()) -> MessagePrinter:
     return MessagePrinter(
         as_json=order.as_json,
         is_terminal=is_terminal(),
         digest=order.digest,
         with_queue=order.queue is None,
         max_offset=max_offset,
-        brokers=(origin,) if origin else (),
+        brokers=brokers,
     )
 
 

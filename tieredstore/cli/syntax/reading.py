@@ -125,7 +125,8 @@ def segments() -> None:
     "--order",
     type=click.Choice(["queue", "time"]),
     default="queue",
-    help="Queue after queue (default), or all queues merged by store time.",
+    help="Queue after queue (default), or all queues, also of several brokers, merged by store "
+    "time.",
 )
 @click.option(
     "--skip-damaged",
