@@ -292,8 +292,7 @@ class FsspecStore:
             yield
         except (FileNotFoundError, NotADirectoryError) as error:
             where, why = self._root.rstrip("/"), error.strerror or "no such directory"
-            reason = f"{where} does not exist, or is no place for it: {why}"
-            raise Denied(reason, name) from error
+            raise Denied(f"{where} does not exist: {why}", name) from error
 
     @asynccontextmanager
     async def _slot(self, slots: asyncio.Semaphore) -> AsyncGenerator[None]:

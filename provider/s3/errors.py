@@ -321,8 +321,8 @@ def failed(failure: Failure, path: str, place: Place, operation: Operation) -> O
         if code == "NoSuchBucket" or operation in {"ListObjectsV2", "PutObject"}:
             return NoPlace(
                 errno.ENOENT,
-                f"there is no {place}, which {operation} needs; create the bucket, or check the "
-                f"URL of the tier and objectStoreEndpoint",
+                f"there is no {place}; create the bucket, or check the URL of the tier and "
+                f"objectStoreEndpoint",
                 path,
             )
         return FileNotFoundError(errno.ENOENT, "there is no such object", path)

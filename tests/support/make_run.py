@@ -30,7 +30,6 @@ def step(*arguments: str) -> None:
     print(f"\n$ tieredstore {shlex.join(arguments)}", flush=True)
     status = subprocess.run([*COMMAND, *arguments], cwd=ROOT, check=False).returncode
     if status:
-        print("`make run` takes a broker's file as CONF=..., and its store as STORE=...")
         sys.exit(status)
 
 
@@ -72,7 +71,8 @@ def run(store: str, tier: str, conf: str) -> None:
     step(*options, "read", *first_queue(options), "--max", "3")
     step(*options, "check")
     print(
-        "\nNext: `make run CONF=/path/of/broker.conf TIER=/path/of/tier` does it for your broker."
+        "\nNext: `make run CONF=/path/of/broker.conf TIER=PLACE` does it for your broker. PLACE is"
+        "\na directory or s3://bucket/prefix; STORE=... names a store that the file does not."
         "\nREADME.md shows `tieredstore tier --follow` and Python; the command is in .venv/bin."
     )
 

@@ -327,8 +327,8 @@ class Config:
         value = tier_place(self.settings)
         if not value:
             raise ConfigError(
-                "tieredStoreFilePath is not set: give --tier PLACE, or the setting in the file of "
-                "--conf; in a program, the argument `where`; in Spark, load(PLACE)"
+                "tieredStoreFilePath is not set: give --tier PLACE or the setting in the file of "
+                "--conf (in a program, the argument `where`)"
             )
         return location_at(value)
 

@@ -93,7 +93,7 @@ def run(
             unsearched, topic,
         )  # fmt: skip
     if not messages:
-        LOGGER.info("no message of %s has the key %s", topic, key)
+        LOGGER.warning("no message of %s has the key %s", topic, key)
     elif len(messages) > messages_max or (
         len(messages) == messages_max and not all(one.result.is_complete for one in found)
     ):

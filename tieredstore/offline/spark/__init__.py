@@ -20,6 +20,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, cast
+from weakref import WeakSet
 
 from tieredstore.offline import ExtraMissing
 
@@ -34,6 +35,9 @@ PLANS_AGAIN: Final = "spark.sql.python.filterPushdown.enabled"
 EACH_ROW: Final = "queue_id IS NOT NULL"
 """A filter that each row of each table passes, so that each query is planned."""
 QUEUE_ID: Final = "queue_id"
+
+
+_registered: "WeakSet[SparkSession]" = WeakSet()
 
 
 class SparkMissing(ExtraMissing):
@@ -52,7 +56,9 @@ def register(spark: "SparkSession") -> None:
     require_spark()
     from tieredstore.offline.spark.source import TieredStoreSource  # noqa: PLC0415 - needs PySpark
 
-    spark.dataSource.register(TieredStoreSource)
+    if spark not in _registered:  # Spark warns of a second time
+        spark.dataSource.register(TieredStoreSource)
+        _registered.add(spark)
     spark.conf.set(PLANS_AGAIN, "true")
 
 
