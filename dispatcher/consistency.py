@@ -15,8 +15,7 @@ from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
 from container.record.checksum import RECORD_CRC_BYTES, RECORD_CRC_PREFIX, body_crc_of
-from container.record.header import locate_parts
-from container.record.layout import PHYSICAL_OFFSET_AT, SYS_FLAG_AT
+from container.record.header import PHYSICAL_OFFSET_AT, SYS_FLAG_AT, locate_parts
 from container.record.unit import UNIT_DTYPE
 from container.record.verification import damaged_bodies
 from dispatcher.options import COMPARED_BYTES_MAX

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from container.metadata.records import Gap, gap_at
 from container.names.queue_id import QueueId, named_queue, whole_number
 from container.queue.commit_plan import EXTENT_MESSAGES_MAX
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from container.record.batch import store_timestamps
 from container.record.unit import UNIT_BYTES
 from fetcher.options import FetcherOptions

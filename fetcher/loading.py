@@ -11,7 +11,7 @@ from container.errors import BytesMissing
 from container.queue.message_queue_container import DamagedExtent, ExtentChecks
 from container.record.batch import PREFIX_DTYPE, headers_at
 from container.record.columns import Contents, verify_contents
-from container.record.layout import Coda
+from container.record.header import Coda
 from container.record.unit import UNIT_BYTES, Units
 from container.record.verification import (
     Fault,

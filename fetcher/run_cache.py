@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
 from container.record.columns import Contents
-from container.record.layout import PHYSICAL_OFFSET_AT
+from container.record.header import PHYSICAL_OFFSET_AT
 from container.record.message import MessageDecoder, StoredMessage
 from container.record.properties import tag_hash
 from fetcher.options import COLUMN_BYTES

@@ -6,7 +6,7 @@ from typing import Protocol
 from container.metadata.records import Gap
 from container.names.queue_id import QueueId
 from container.queue.message_queue_container import ExtentChecks
-from container.queue.time_index import Boundary, TimeStretch
+from container.queue.positions import Boundary, TimeStretch
 from container.record.unit import Units
 from provider.object_store import Buffer
 from provider.ranges import ByteRange, QueueOffset

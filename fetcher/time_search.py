@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.metadata.records import after_gaps
-from container.queue.time_index import Boundary, TimeRules, TimeStretch, UpperPlace, upper_offset
+from container.queue.positions import Boundary, TimeRules, TimeStretch, UpperPlace, upper_offset
 from container.record.batch import store_timestamps
-from container.record.header import RecordHeader
-from container.record.layout import BORN_HOST_V6, Coda, layout_of
+from container.record.header import BORN_HOST_V6, Coda, RecordHeader, layout_of
 from container.record.unit import UNIT_BYTES, Units
 from container.record.verification import Fault, Faults, judge_records, leading_good_units
 from fetcher.plan import places_in_reads, plan_reads

@@ -1,8 +1,8 @@
-"""Clocks as arguments: the port, the system's clock, timeouts and pauses."""
+"""Clocks as arguments: the port, the system's clock, timeouts, pauses, concurrent calls."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 ResultT = TypeVar("ResultT")
@@ -163,3 +163,34 @@ class RandomSource(Protocol):
     def random(self) -> float:
         """Return a number in `[0, 1)`."""
         ...
+
+
+async def run_concurrently(calls: Sequence[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
+    """Run calls concurrently and return their results in order.
+
+    The first error cancels the others and is raised. A cancellation of the caller counts more than
+    any error, even if both occur in the same turn of the loop.
+    """
+    if len(calls) == 1:
+        return [await calls[0]]
+    tasks: list[asyncio.Task[ResultT]] = []
+    errors: list[Exception] = []
+
+    async def run(call: Coroutine[Any, Any, ResultT]) -> ResultT:
+        try:
+            return await call
+        except Exception as error:  # noqa: BLE001 - a failing group loses its own cancellation
+            errors.append(error)
+            for task in tasks:
+                task.cancel()
+            raise asyncio.CancelledError from None
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks.extend(group.create_task(run(call)) for call in calls)
+    finally:
+        for call in calls:
+            call.close()  # those that were cancelled before they began
+    if errors:
+        raise errors[0]
+    return [task.result() for task in tasks]

@@ -12,8 +12,8 @@ from tieredstore.metrics.summary import QueueSummary as QueueSummary
 from container.metadata.records import Gap as Gap
 from tieredstore.reader.cursor import QueueCursor as QueueCursor
 from container.errors import Finding as Finding
-from container.queue.time_index import Boundary as Boundary
-from container.queue.time_index import TimeRules as TimeRules
+from container.queue.positions import Boundary as Boundary
+from container.queue.positions import TimeRules as TimeRules
 from container.queue.segments import TieredSegment as TieredSegment
 
 # Fetching:

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.record.body import decompress
-from container.record.header import Host
-from container.record.layout import COMPRESSED
+from container.record.header import COMPRESSED, Host
 from container.record.message import MessageDecoder, StoredMessage, tags_in
 from container.record.properties import KEYS, TAGS, UNIQ_KEY
 from provider.object_store import Buffer

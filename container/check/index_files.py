@@ -16,7 +16,7 @@ from container.index.layout import (
     places_of,
 )
 from container.index.sealed import decode_sealed
-from container.lookup.coverage import Span, readable, without
+from container.metadata.coverage import Span, readable, without
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.names.tier_objects import IndexBase

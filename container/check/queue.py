@@ -18,8 +18,14 @@ from container.queue.positions import lost_bytes
 from container.record.batch import decode_units
 from container.record.body import check_compression, decompress
 from container.record.checksum import body_crc_of, crc32c, record_crc_is_valid
-from container.record.header import RecordHeader, RecordParts, locate_parts
-from container.record.layout import BLANK_MAGIC, MAGIC_AT, Coda
+from container.record.header import (
+    BLANK_MAGIC,
+    MAGIC_AT,
+    Coda,
+    RecordHeader,
+    RecordParts,
+    locate_parts,
+)
 from container.record.properties import NAME_END, PAIR_END, TAGS, tag_hash
 from container.record.unit import UNIT_BYTES, Units
 from container.record.verification import Fault, find_records

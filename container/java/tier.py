@@ -24,8 +24,7 @@ from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType, check_path_component
 from container.names.rocketmq import INDEX_QUEUE, INT64_MAX, index_name, segment_name
 from container.record.batch import decode_units
-from container.record.header import RecordHeader
-from container.record.layout import BORN_HOST_V6, layout_of
+from container.record.header import BORN_HOST_V6, RecordHeader, layout_of
 from container.record.unit import UNIT_BYTES
 from provider.errors import Corrupt, Denied, NotFound, OutOfRange, StoreError
 from provider.object_store import ObjectStore

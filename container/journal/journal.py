@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from container.errors import NewerVersion, Refused
-from container.journal.entry_writer import EntryWriter, Outcome
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind, encode_entry
-from container.journal.ownership import Permit, StandingBack, take_ownership
+from container.journal.ownership import EntryWriter, Outcome, Permit, StandingBack, take_ownership
 from container.journal.reader import JournalReader, Loaded
 from container.metadata.codec import encode_operations, join_operations
 from container.metadata.operations import Operation, TakeOwnership

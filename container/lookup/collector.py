@@ -8,7 +8,7 @@ import numpy as np
 from container.index.layout import KEY_ITEM_DTYPE, KeyItems, joined, no_items
 from container.index.options import IndexOptions
 from container.journal.journal import Journal
-from container.lookup.coverage import (
+from container.metadata.coverage import (
     Span,
     covered_by_files,
     covered_in_turns,

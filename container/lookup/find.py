@@ -21,15 +21,6 @@ from container.index.layout import (
 )
 from container.index.merging import MergedPart
 from container.index.sealed import FEW_ITEMS, OpenIndex, SealedIndex
-from container.lookup.coverage import (
-    Span,
-    count,
-    merged,
-    readable,
-    rows_of_topic,
-    topic_covered_by_files,
-    without,
-)
 from container.lookup.immediate import RECORDS_MAX, answer_at_once
 from container.lookup.query import (
     Candidate,
@@ -41,6 +32,15 @@ from container.lookup.query import (
     candidates,
     is_within,
     tick_of,
+)
+from container.metadata.coverage import (
+    Span,
+    count,
+    merged,
+    readable,
+    rows_of_topic,
+    topic_covered_by_files,
+    without,
 )
 from container.metadata.records import IndexFile, Queue
 from container.metadata.state import TierState

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from container.index.layout import SECOND_MS, ItemPlace, KeyItems
-from container.lookup.coverage import Span
+from container.metadata.coverage import Span
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.record.message import StoredMessage

@@ -11,7 +11,7 @@ from typing import Any, NewType, cast, get_args, get_origin, get_type_hints
 import orjson
 
 from container.errors import NewerVersion
-from container.metadata.coverage_rows import CoverageRows, extend_encoded
+from container.metadata.coverage import CoverageRows, extend_encoded
 from container.metadata.records import Coverage, CoverageRow, Extent
 from container.names.queue_id import QueueId
 

@@ -7,9 +7,8 @@ from typing import Any, Self
 
 from container.errors import Refused
 from container.metadata import objects, queue_changes
-from container.metadata.coverage_rows import CoverageRows
-from container.metadata.moves import offload, repack
-from container.metadata.objects import object_names
+from container.metadata.coverage import CoverageRows
+from container.metadata.objects import object_names, offload, repack
 from container.metadata.operations import (
     IMPORTED,
     AddTombstones,

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from container.metadata.moves import is_away
+from container.metadata.objects import is_away
 from container.metadata.operations import ALL_EXTENTS, CommitQueue, SegmentChange
 from container.metadata.records import Extent, Queue, Segment
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType

@@ -11,7 +11,7 @@ from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.queue.message_queue_container import MessageQueueContainer
 from container.record.batch import PREFIX_DTYPE, as_bytes, headers_at, store_timestamps
 from container.record.columns import verify_contents
-from container.record.layout import Coda
+from container.record.header import Coda
 from container.record.verification import Fault, find_records, leading_good_units
 from provider.disk_cache.use import cache_use
 from provider.errors import Corrupt, OutOfRange

@@ -9,8 +9,13 @@ from container.metadata.objects import object_name
 from container.metadata.records import Extent, Gap, ManifestRef, Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
-from container.queue.positions import log_position, object_ends
-from container.queue.time_index import Boundary, TimeStretch, stretch_by_time
+from container.queue.positions import (
+    Boundary,
+    TimeStretch,
+    log_position,
+    object_ends,
+    stretch_by_time,
+)
 from container.record.batch import decode_units
 from container.record.checksum import crc32c, flipped_byte
 from container.record.unit import UNIT_BYTES, Units
@@ -193,7 +198,7 @@ class MessageQueueContainer:
     async def stretch_by_time(
         self, moment_ms: int, boundary: Boundary, low: QueueOffset, high: QueueOffset
     ) -> TimeStretch | None:
-        """Range of `[low, high)` for a search by time. See `time_index.stretch_by_time`.
+        """Range of `[low, high)` for a search by time. See `positions.stretch_by_time`.
 
         At most two requests, one for each of two manifests that are not cached. A tier that
         RocketMQ's own store wrote has no reliable times: its range is all of `[low, high)`.

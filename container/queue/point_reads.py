@@ -12,7 +12,7 @@ from container.metadata.records import Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
 from container.queue.message_queue_container import MessageQueueContainer, PlannedRead
 from container.record.batch import decode_units
-from container.record.layout import BLANK_MAGIC, MAGIC_AT, Coda
+from container.record.header import BLANK_MAGIC, MAGIC_AT, Coda
 from container.record.unit import UNIT_BYTES, Units
 from container.record.verification import leading_good_units
 from provider.errors import Corrupt, OutOfRange, StoreError

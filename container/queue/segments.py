@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from container.metadata.moves import is_away
-from container.metadata.objects import names_of_queue
+from container.metadata.objects import is_away, names_of_queue
 from container.metadata.records import CopyState, ManifestRef, Segment, after_gaps, gap_at
 from container.metadata.state import TierState
 from container.names.queue_id import FLAT_FILES, QueueId, SegmentType

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from container.record.checksum import RECORD_CRC_BYTES, RECORD_CRC_PREFIX, renew_record_crc
-from container.record.layout import (
+from container.record.header import (
     BORN_HOST_AT,
     BORN_HOST_V6,
     HEAD,

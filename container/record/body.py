@@ -9,7 +9,7 @@ from typing import cast
 import lz4.frame
 import zstandard
 
-from container.record.layout import COMPRESSED, COMPRESSION_TYPE_MASK
+from container.record.header import COMPRESSED, COMPRESSION_TYPE_MASK
 from provider.errors import Corrupt
 from provider.object_store import Buffer
 

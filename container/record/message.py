@@ -13,16 +13,6 @@ from container.record.batch import as_bytes, values_at
 from container.record.checksum import body_crc_of
 from container.record.columns import Contents, properties_of_all
 from container.record.header import (
-    Host,
-    MessageFields,
-    RecordShape,
-    address_text,
-    magic_for,
-    packed_address,
-    shape_of,
-    unpack_record,
-)
-from container.record.layout import (
     BODY_CRC_AT,
     BORN_HOST_AT,
     BORN_HOST_V6,
@@ -35,7 +25,15 @@ from container.record.layout import (
     QUEUE_OFFSET_AT,
     STORE_HOST_V6,
     SYS_FLAG_AT,
+    Host,
+    MessageFields,
+    RecordShape,
+    address_text,
     layout_of,
+    magic_for,
+    packed_address,
+    shape_of,
+    unpack_record,
 )
 from container.record.properties import (
     KEYS,

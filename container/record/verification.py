@@ -19,7 +19,7 @@ from container.record.batch import (
 )
 from container.record.checksum import BODY_CRC_MASK, crc32, record_crc_is_valid
 from container.record.columns import LEAP_BYTES, SMALL_BYTES, Leaps, leading_whole
-from container.record.layout import (
+from container.record.header import (
     BLANK_MAGIC,
     BORN_HOST_V6,
     HOST_GROWTH,

@@ -9,8 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from container.index.options import IndexOptions
-from container.metadata.moves import is_away
-from container.metadata.objects import references, references_of
+from container.metadata.objects import is_away, references, references_of
 from container.metadata.records import Extent, IndexFile, Part, Queue, Segment
 from container.metadata.state import TierState
 from container.move.repack import RepackStep

@@ -6,9 +6,16 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from random import Random
 
-from container.check.second_store import lacking_text, mark, refuse_other_second_store
-from container.metadata.moves import home_attempt, home_of, mark_name, place_of
-from container.metadata.objects import names_of_queue, object_names, references
+from container.check.metadata import lacking_text, mark, refuse_other_second_store
+from container.metadata.objects import (
+    home_attempt,
+    home_of,
+    mark_name,
+    names_of_queue,
+    object_names,
+    place_of,
+    references,
+)
 from container.metadata.operations import (
     AddTombstones,
     CountParts,

@@ -16,7 +16,7 @@ from container.index.layout import IndexHeader, KeyItems, joined
 from container.index.options import INLINE_ITEMS_MAX
 from container.index.sealed import fitting_begin, fitting_slots, seal_index
 from container.lookup.collector import Collected, KeyCollector
-from container.lookup.coverage import ROWS_PER_TURN, Span, rows_in_turns, without
+from container.metadata.coverage import ROWS_PER_TURN, Span, rows_in_turns, without
 from container.metadata.operations import AddTombstones, DropIndexFile, PutIndexFile
 from container.metadata.records import Coverage, IndexFile, Queue
 from container.metadata.state import StateChange, TierState

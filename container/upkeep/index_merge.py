@@ -10,8 +10,8 @@ from math import log
 from container.index.merging import MergedPart, merge_sealed
 from container.index.options import INLINE_ITEMS_MAX, IndexOptions
 from container.index.sealed import SECOND_MS, file_bytes, fitting_slots
-from container.lookup.coverage import Span, covered_in_turns, merged, rows_in_turns, without
 from container.lookup.find import KeptPlaces, index_of, queues_of, read_whole
+from container.metadata.coverage import Span, covered_in_turns, merged, rows_in_turns, without
 from container.metadata.operations import AddTombstones, DropIndexFile, Operation, PutIndexFile
 from container.metadata.records import Coverage, IndexFile
 from container.names.queue_id import QueueId

@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
 
-from container.check.second_store import refuse_other_second_store
+from container.check.metadata import refuse_other_second_store
 from container.errors import BytesMissing
 from container.journal.journal import Journal
 from container.metadata.objects import FREED, own_file, references, release_of

@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator,
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, Final, Literal, TypeVar
 
-from provider.clock import Clock, SystemClock, within
-from provider.concurrency import run_concurrently
+from provider.clock import Clock, SystemClock, run_concurrently, within
 from provider.errors import Closed, Denied, OutOfRange, StoreError, Unavailable
 from provider.names import TEMPORARY_PREFIX, check_name, check_prefix
 from provider.object.files import (

@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from provider.clock import Clock
-from provider.concurrency import run_concurrently
+from provider.clock import Clock, run_concurrently
 from provider.object_store import Buffer, ForwardingStore, ObjectStore
 from provider.options import RangeOptions
 from provider.ranges import ByteRange, ReadTogether, pieces_of, together

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, cast
 
-from provider.concurrency import run_concurrently
+from provider.clock import run_concurrently
 from provider.errors import Denied
 from provider.object_store import (
     Append,

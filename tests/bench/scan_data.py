@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
-from container.record.layout import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, layout_of
+from container.record.header import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, layout_of
 from tests.support.messages import batch_of, make_record
 from tieredstore.config.effective import Config
 from tieredstore.offline.scan.split import LogPiece, Split, TierPlace

@@ -17,7 +17,7 @@ from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.record.batch import HEADER_DTYPE, encode_units
 from container.record.checksum import body_crc_of
-from container.record.layout import BlankRecord, layout_of
+from container.record.header import BlankRecord, layout_of
 from container.record.message import StoredMessage
 from container.record.properties import KEYS, TAGS, encode_properties, tag_hash
 from container.record.unit import FILLER_SIZE, UNIT_BYTES, ConsumeQueueUnit

@@ -40,9 +40,9 @@ from container.metadata.records import (
     Tombstone,
     Topic,
 )
-from container.record import layout
+from container.record import header
 from container.record.batch import HEADER_DTYPE
-from container.record.layout import BLANK_MAGIC, BlankRecord, Coda
+from container.record.header import BLANK_MAGIC, BlankRecord, Coda
 from container.record.unit import ConsumeQueueUnit
 
 TABLES_OF = (Broker, Topic, Queue, Tombstone, Attempt, IndexFile, Part)
@@ -121,8 +121,8 @@ def struct_table(title: str, packed: Struct, fields: Sequence[tuple[str, str]]) 
 
 def _magics() -> FormatTable:
     rows = (
-        ("record, version 1", layout.MAGIC_V1),
-        ("record, version 2", layout.MAGIC_V2),
+        ("record, version 1", header.MAGIC_V1),
+        ("record, version 2", header.MAGIC_V2),
         ("blank record, coda", BLANK_MAGIC),
         ("index file with room", BEGIN_MAGIC),
         ("sealed index file", END_MAGIC),
@@ -139,15 +139,15 @@ def _record_head() -> FormatTable:
 
 
 def _record_rest() -> FormatTable:
-    flags = (0, layout.BORN_HOST_V6, layout.STORE_HOST_V6, 0x30)
-    four = tuple(layout.layout_of(flag) for flag in flags)
+    flags = (0, header.BORN_HOST_V6, header.STORE_HOST_V6, 0x30)
+    four = tuple(header.layout_of(flag) for flag in flags)
 
     def row(name: str, size: str, places: Sequence[int]) -> tuple[str, ...]:
         return (name, size, *map(str, places))
 
-    born = f"{layout.HOST_V4_BYTES} or {layout.HOST_V6_BYTES}"
+    born = f"{header.HOST_V4_BYTES} or {header.HOST_V6_BYTES}"
     rows = (
-        row("born host: address, port (4)", born, [layout.BORN_HOST_AT] * 4),
+        row("born host: address, port (4)", born, [header.BORN_HOST_AT] * 4),
         row("store timestamp", "8", [one.store_timestamp for one in four]),
         row("store host: address, port (4)", born, [one.store_host for one in four]),
         row("reconsume times", "4", [one.tail for one in four]),
@@ -158,8 +158,8 @@ def _record_rest() -> FormatTable:
         ("topic, UTF-8", "t", *["after its length"] * 4),
         ("properties length, signed", "2", *["after the topic"] * 4),
         ("properties", "p", *["to the end"] * 4),
-        row("shortest record, v1", "", [one.overhead(layout.MAGIC_V1) for one in four]),
-        row("shortest record, v2", "", [one.overhead(layout.MAGIC_V2) for one in four]),
+        row("shortest record, v1", "", [one.overhead(header.MAGIC_V1) for one in four]),
+        row("shortest record, v2", "", [one.overhead(header.MAGIC_V2) for one in four]),
     )
     columns = ("field", "bytes", "IPv4, IPv4", "born IPv6", "store IPv6", "both IPv6")
     return FormatTable("record after the head", columns, rows)
@@ -178,7 +178,7 @@ def _sys_flag() -> FormatTable:
         ("INNER_BATCH", "an inner batch"),
         ("COMPRESSION_TYPE_MASK", "0x100 LZ4 frame, 0x200 Zstandard, 0x300 or 0 zlib"),
     )
-    rows = tuple((f"`0x{getattr(layout, name):03X}`", name, note) for name, note in names)
+    rows = tuple((f"`0x{getattr(header, name):03X}`", name, note) for name, note in names)
     return FormatTable("sysFlag", ("bits", "name", "meaning"), rows)
 
 

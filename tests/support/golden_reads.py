@@ -6,7 +6,7 @@ from typing import Any
 from container.java.metadata import parse_java_metadata
 from container.java.tier import load_java_tier
 from container.names.queue_id import QueueId
-from container.record.layout import COMPRESSED
+from container.record.header import COMPRESSED
 from container.tier_view import FixedMetadata, TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from container.record.batch import MessageBatch
 from container.record.checksum import RECORD_CRC_BYTES, encode_record_crc
-from container.record.header import Host
-from container.record.layout import COMPRESSED, TRANSACTION_MASK
+from container.record.header import COMPRESSED, TRANSACTION_MASK, Host
 from container.record.message import StoredMessage
 from container.record.properties import TAGS, decode_properties, encode_properties, tag_hash
 from provider.errors import Corrupt

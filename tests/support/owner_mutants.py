@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from container.journal import ownership
-from container.journal.entry_writer import Outcome
 from container.journal.frame import apply_entry
 from container.journal.heartbeat import Heartbeat, Lease, OwnerWatch
+from container.journal.ownership import Outcome
 from tests.support.protocol_mutants import Mutant
 from tieredstore import process_name
 from tieredstore.process_name import ProcessLife, ProcessName

@@ -3,7 +3,7 @@
 import os
 
 from container.names.queue_id import QueueId
-from container.record.layout import TRANSACTION_ROLLBACK
+from container.record.header import TRANSACTION_ROLLBACK
 from container.record.message import StoredMessage
 from dispatcher.ports import Wanted, records_of_queue
 from provider.ranges import QueueOffset

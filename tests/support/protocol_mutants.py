@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from container.journal import journal, reader, truncation
-from container.journal.entry_writer import EntryWriter, Outcome, Written
 from container.journal.journal import Transaction
+from container.journal.ownership import EntryWriter, Outcome, Written
 from container.journal.snapshot import encode_snapshot
 from container.journal.truncation import VerifiedSnapshot
 from container.metadata import objects

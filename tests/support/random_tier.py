@@ -20,7 +20,7 @@ from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import segment_name
 from container.queue.commit_plan import CommitPlan
 from container.record.batch import MessageBatch, rewrite_positions
-from container.record.layout import INNER_BATCH, MULTI_TAGS, TRANSACTION_COMMIT, Coda
+from container.record.header import INNER_BATCH, MULTI_TAGS, TRANSACTION_COMMIT, Coda
 from container.record.message import StoredMessage
 from container.record.properties import decode_properties, encode_properties, tag_hash
 from container.record.unit import UNIT_DTYPE

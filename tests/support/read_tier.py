@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from container.metadata.records import Extent, Gap
 from container.names.queue_id import QueueId
 from container.queue.message_queue_container import ExtentChecks
-from container.queue.time_index import Boundary, TimeStretch, stretch_by_time
+from container.queue.positions import Boundary, TimeStretch, stretch_by_time
 from container.record.batch import decode_units
 from container.record.header import RecordHeader
 from container.record.properties import tag_hash

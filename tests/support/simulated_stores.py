@@ -1,6 +1,6 @@
 """The memories of a simulated tier: of its first store, and of a second one if it offloads."""
 
-from container.metadata.moves import home_of, mark_name
+from container.metadata.objects import home_of, mark_name
 from container.metadata.state import TierState
 from provider.stores.two_stores import TwoStores, is_offloaded
 from provider.testing.memory import MemoryStore

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 
 
 def offset_by_scan(

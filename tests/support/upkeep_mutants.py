@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from container.journal.entry_writer import EntryWriter, Outcome, Written
+from container.journal.ownership import EntryWriter, Outcome, Written
 from container.metadata.records import IndexFile
 from container.names.tier_objects import EntryName
 from container.upkeep import index_merge

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from container.queue.time_index import Boundary
+from container.queue.positions import Boundary
 from provider.clock import SystemClock
 from provider.errors import StoreError
 from tests.support.hot_mutations import MUTATIONS as KINDS

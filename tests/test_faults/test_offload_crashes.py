@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from container.metadata.moves import is_away
+from container.metadata.objects import is_away
 from container.metadata.records import Extent
 from container.move import offload_copies
 from container.names.queue_id import FLAT_FILES, QueueId

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from container.record.layout import Coda
+from container.record.header import Coda
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from provider.errors import Corrupt, StoreError

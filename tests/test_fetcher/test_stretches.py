@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from container.queue.message_queue_container import ExtentChecks
-from container.record.layout import Coda
+from container.record.header import Coda
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
 from fetcher.plan import ALONE_BYTES_MIN, stretches_of

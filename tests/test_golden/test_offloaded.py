@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery
-from container.metadata.moves import is_away
+from container.metadata.objects import is_away
 from container.names.queue_id import FLAT_FILES
 from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher

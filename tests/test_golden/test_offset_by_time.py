@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock

@@ -8,7 +8,7 @@ import pytest
 from container.names.queue_id import QueueId
 from container.names.rocketmq import broker_directory
 from container.record.checksum import record_crc_is_valid
-from container.record.layout import PHYSICAL_OFFSET_AT
+from container.record.header import PHYSICAL_OFFSET_AT
 from tests.support.cli import run, settings
 from tests.support.golden import GOLDEN_TREES, GoldenSet, GoldenTree, tree_name, unpacked
 from tests.support.without_queues import seen_without_queues

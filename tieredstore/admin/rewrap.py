@@ -6,10 +6,9 @@ from functools import partial
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final
 
-from container.metadata.moves import home_of
+from container.metadata.objects import home_of
 from container.names.tier_objects import JOURNAL_PREFIX
-from provider.clock import Clock
-from provider.concurrency import run_concurrently
+from provider.clock import Clock, run_concurrently
 from provider.encryption.frames import KEY_ID_BYTES
 from provider.encryption.keys import KEYS_PREFIX, forget_wraps
 from provider.encryption.store import EncryptedStore

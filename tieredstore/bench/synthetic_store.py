@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from container.record.checksum import body_crc_of
-from container.record.layout import (
+from container.record.header import (
     BORN_HOST_AT,
     PHYSICAL_OFFSET_AT,
     QUEUE_OFFSET_AT,

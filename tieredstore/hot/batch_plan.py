@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from container.names.queue_id import QueueId
 from container.record.checksum import BODY_CRC_MASK, crc32
-from container.record.header import Host, shape_of
-from container.record.layout import HOST_BITS, TRANSACTION_MASK, BlankRecord
+from container.record.header import HOST_BITS, TRANSACTION_MASK, BlankRecord, Host, shape_of
 from container.record.properties import NAME_END, PAIR_END, PROPERTIES_BYTES_MAX, TAGS
 from container.record.unit import ConsumeQueueUnit
 from tieredstore.hot.encoding import (

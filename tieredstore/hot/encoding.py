@@ -11,19 +11,22 @@ from typing import NamedTuple, cast
 
 from container.names.queue_id import QueueId, check_path_component
 from container.record.checksum import RECORD_CRC_BYTES, body_crc_of, encode_record_crc
-from container.record.header import TOPIC_BYTES_MAX, Host, magic_for, shape_of
-from container.record.layout import (
+from container.record.header import (
     BORN_HOST_V6,
     HOST_BITS,
     PHYSICAL_OFFSET_AT,
     QUEUE_OFFSET_AT,
     STORE_HOST_V6,
+    TOPIC_BYTES_MAX,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
     BlankRecord,
+    Host,
     RecordLayout,
     layout_of,
+    magic_for,
+    shape_of,
 )
 from container.record.properties import (
     NAME_END,

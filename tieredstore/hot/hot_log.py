@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from container.names.queue_id import QueueId
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES
 from provider.clock import Clock, LoopHold

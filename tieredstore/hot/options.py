@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from container.record.header import Host
-from container.record.layout import RECORD_BYTES_MIN, BlankRecord
+from container.record.header import RECORD_BYTES_MIN, BlankRecord, Host
 from container.record.unit import UNIT_BYTES
 from provider.setting import GIB, MIB, Kind, setting
 

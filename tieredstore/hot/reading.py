@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from container.names.queue_id import QueueId
-from container.queue.time_index import Boundary, TimeRules, UpperPlace, upper_offset
-from container.record.header import RecordHeader
-from container.record.layout import BORN_HOST_V6, layout_of
+from container.queue.positions import Boundary, TimeRules, UpperPlace, upper_offset
+from container.record.header import BORN_HOST_V6, RecordHeader, layout_of
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Corrupt, OutOfRange, Unavailable

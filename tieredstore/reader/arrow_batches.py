@@ -18,7 +18,7 @@ from container.names.queue_id import QueueId
 from container.record.batch import as_bytes
 from container.record.body import decompress
 from container.record.columns import RecordColumns, locate_columns
-from container.record.layout import COMPRESSED
+from container.record.header import COMPRESSED
 from fetcher.result import Selection
 from provider.errors import Corrupt
 from tieredstore.reader.arrow_columns import (

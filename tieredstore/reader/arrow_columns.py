@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from container.record.batch import values_at
 from container.record.columns import RecordColumns, Spans
-from container.record.header import address_text
-from container.record.layout import COMPRESSED, PORT_BYTES
+from container.record.header import COMPRESSED, PORT_BYTES, address_text
 from container.record.properties import KEY_SEPARATOR, KEYS, NAME_END, PAIR_END, TAGS, UNIQ_KEY
 from tieredstore.message import host_text
 

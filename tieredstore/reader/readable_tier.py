@@ -34,8 +34,8 @@ from container.lookup.query import (
 )
 from container.metadata.records import CopyState
 from container.names.queue_id import QueueId, named_queue
+from container.queue.positions import Boundary, TimeRules
 from container.queue.segments import TieredSegment, TieredSegments
-from container.queue.time_index import Boundary, TimeRules
 from container.tier_view import TierReader
 from fetcher.fetcher import (
     TRANSFER_BYTES_MAX,

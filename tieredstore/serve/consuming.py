@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from container.names.queue_id import QueueId
-from container.queue.time_index import Boundary
+from container.queue.positions import Boundary
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchResult, FetchStatus
 from fetcher.tag_filter import parse_subscription

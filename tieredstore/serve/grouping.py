@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from container.names.queue_id import QueueId
-from container.queue.time_index import Boundary
+from container.queue.positions import Boundary
 from tieredstore.serve.groups import TAGS, Groups, refuse_group
 from tieredstore.serve.history import History
 from tieredstore.serve.naming import Naming

@@ -7,9 +7,9 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from container.check.second_store import refuse_other_second_store, register_at_second_store
+from container.check.metadata import refuse_other_second_store, register_at_second_store
 from container.journal.frame import NONCE_BYTES
-from container.metadata.moves import home_of, place_of
+from container.metadata.objects import home_of, place_of
 from container.metadata.records import Attempt
 from container.names.queue_id import QueueId
 from container.names.rocketmq import parse_cluster_directory

@@ -20,9 +20,9 @@ from typing import TypeVar, cast
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from container.lookup.coverage import count, readable, without
 from container.lookup.find import KnownCoverage, find_messages
 from container.lookup.query import KeyQuery, QueryResult
+from container.metadata.coverage import count, readable, without
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId
 from container.names.tier_objects import EntryName

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from container.lookup.coverage import Span, count, merged, readable, without
 from container.lookup.query import Found, KeyQuery, QueryResult
+from container.metadata.coverage import Span, count, merged, readable, without
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from provider.errors import StoreError

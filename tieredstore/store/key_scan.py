@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from container.index.keys import has_key
-from container.lookup.coverage import Span, count, without
 from container.lookup.query import SCAN_BYTES_MAX, Found, KeyQuery, QueryResult
-from container.queue.time_index import Boundary
+from container.metadata.coverage import Span, count, without
+from container.queue.positions import Boundary
 from provider.errors import Corrupt, StoreError, Unavailable
 from tieredstore.store.iteration import refuse_missing
 from tieredstore.store.protocol import MessageStore

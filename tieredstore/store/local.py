@@ -12,7 +12,7 @@ from typing import Self
 
 from container.lookup.query import END_OF_TIME_MS, KeyQuery, QueryResult
 from container.names.queue_id import QueueId, named_queue, queue_counts, whole_number
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from fetcher.result import FetchStatus, refuse_bounds

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from container.lookup.query import END_OF_TIME_MS, QueryResult
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
 from tieredstore.hot.encoding import Appended, NewMessage

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from container.lookup.query import END_OF_TIME_MS, KeyQuery, QueryResult
 from container.names.queue_id import QueueId, named_queue, whole_number
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from container.record.message import StoredMessage
 from dispatcher.statistics import DispatchStatistics
 from dispatcher.topic_filter import TopicFilter, own_topics

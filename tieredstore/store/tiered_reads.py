@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from container.lookup.find import KnownCoverage
 from container.lookup.query import KeyQuery, QueryResult
 from container.names.queue_id import QueueId
-from container.queue.time_index import Boundary, TimeRules, UpperPlace, upper_offset
+from container.queue.positions import Boundary, TimeRules, UpperPlace, upper_offset
 from dispatcher.topic_filter import TopicFilter
 from fetcher.fetcher import TRANSFER_BYTES_MAX
 from fetcher.result import FetchStatus

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from container.check.second_store import register_at_second_store
+from container.check.metadata import register_at_second_store
 from container.names.tier_objects import OWNER_PREFIX
 from provider.errors import Denied
 from provider.stores.two_stores import TwoStores

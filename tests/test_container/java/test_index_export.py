@@ -8,9 +8,8 @@ import pytest
 from container.index.keys import index_key
 from container.index.layout import END_MAGIC, IndexHeader, IndexItem
 from container.index.options import IndexOptions
-from container.java.index_export import JavaIndexLimits, rebuild_index
 from container.java.metadata import FileKey, parse_java_metadata
-from container.java.migration import java_metadata_of
+from container.java.migration import JavaIndexLimits, java_metadata_of, rebuild_index
 from container.lookup.find import find_messages
 from container.lookup.query import KeyQuery, LookupLimits
 from container.metadata.records import IndexFile

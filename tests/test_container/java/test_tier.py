@@ -15,7 +15,7 @@ from container.names.queue_id import FLAT_FILES, QueueId, SegmentType
 from container.names.rocketmq import parse_segment_name
 from container.queue.point_reads import read_records_at
 from container.record.batch import decode_units
-from container.record.layout import BLANK_MAGIC
+from container.record.header import BLANK_MAGIC
 from container.tier_view import FixedMetadata, TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.disk_cache.use import current_use

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from container.journal.entry_writer import EntryWriter, Outcome
+from container.journal.ownership import EntryWriter, Outcome
 from container.journal.reader import JournalReader
 from container.journal.snapshot import encode_snapshot
 from container.journal.truncation import DurableBoundary, plan_old_boundaries

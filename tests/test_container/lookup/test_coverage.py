@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.lookup import coverage as in_turns
 from container.lookup.collector import Collected
-from container.lookup.coverage import (
+from container.metadata import coverage as in_turns
+from container.metadata.coverage import (
+    CoverageRows,
     Span,
     count,
     covered_by_files,
@@ -20,7 +21,6 @@ from container.lookup.coverage import (
     topic_covered_by_files,
     without,
 )
-from container.metadata.coverage_rows import CoverageRows
 from container.metadata.record_codecs import COVERAGE
 from container.metadata.records import Gap, IndexFile, Queue
 from container.names.queue_id import QueueId

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.index.layout import KeyItems
-from container.lookup.coverage import Span, readable, without
 from container.lookup.find import TOPICS_MAX, KnownCoverage
+from container.metadata.coverage import Span, readable, without
 from container.metadata.records import Gap, IndexFile, Queue
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from container.metadata import coverage_rows
+from container.metadata import coverage
 from container.metadata import state as state_change
-from container.metadata.coverage_rows import CoverageRows
+from container.metadata.coverage import CoverageRows
 from container.metadata.operations import DropQueue, PutIndexFile, PutQueue, PutTopic
 from container.metadata.records import Coverage, IndexFile, Queue, Topic
 from container.metadata.state import TierState
@@ -43,7 +43,7 @@ def some_coverage(rng: random.Random) -> Coverage:
 
 @pytest.fixture(params=[1, 2, 5, 512])
 def chunk_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(coverage_rows, "CHUNK_ROWS", request.param)
+    monkeypatch.setattr(coverage, "CHUNK_ROWS", request.param)
     return request.param
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from container.metadata.records import Extent, Gap
 from container.options import TierOptions, UpkeepOptions
-from container.queue.time_index import Boundary, TimeRules, TimeStretch, stretch_by_time
+from container.queue.positions import Boundary, TimeRules, TimeStretch, stretch_by_time
 from container.tier import Tier
 from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher

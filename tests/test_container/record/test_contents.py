@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from container.record.batch import PREFIX_DTYPE, headers_at
 from container.record.checksum import body_crc_of
 from container.record.columns import ANOTHER_BODY, ANOTHER_TOPIC, Contents, verify_contents
-from container.record.header import locate_parts
-from container.record.layout import MAGIC_AT
+from container.record.header import MAGIC_AT, locate_parts
 from provider.errors import Corrupt
 from tests.support.messages import make_message, messages
 

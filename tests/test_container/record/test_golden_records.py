@@ -13,7 +13,7 @@ from container.names.rocketmq import parse_segment_name
 from container.record.batch import decode_units, encode_units, rewrite_positions
 from container.record.body import decompress
 from container.record.checksum import RECORD_CRC_BYTES, has_record_crc, record_crc_is_valid
-from container.record.layout import COMPRESSED, MAGIC_V2, TRANSACTION_MASK
+from container.record.header import COMPRESSED, MAGIC_V2, TRANSACTION_MASK
 from container.record.message import StoredMessage
 from container.record.properties import TAGS, tag_hash
 from container.record.unit import ConsumeQueueUnit, Units

@@ -18,8 +18,7 @@ from container.record.batch import (
     store_timestamps,
 )
 from container.record.checksum import record_crc_is_valid, renew_record_crc
-from container.record.header import RecordHeader
-from container.record.layout import PHYSICAL_OFFSET_AT
+from container.record.header import PHYSICAL_OFFSET_AT, RecordHeader
 from container.record.unit import ConsumeQueueUnit
 from provider.errors import Corrupt
 from tests.support.messages import batch_of, batches, queue_records

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from container.record import columns
-from container.record.layout import (
+from container.record.header import (
     BLANK_MAGIC,
     MAGIC_V1,
     MAGIC_V2,

@@ -11,8 +11,7 @@ from container.record.checksum import (
     has_record_crc,
     record_crc_is_valid,
 )
-from container.record.header import MessageFields, RecordHeader
-from container.record.layout import MAGIC_V1, MAGIC_V2
+from container.record.header import MAGIC_V1, MAGIC_V2, MessageFields, RecordHeader
 from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from tests.support.messages import (

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.record import tags
-from container.record.columns import Spans
+from container.record import columns
+from container.record.columns import Spans, tags_codes
 from container.record.properties import (
     TAGS,
     decode_properties,
@@ -17,7 +17,6 @@ from container.record.properties import (
     split_keys,
     tag_hash,
 )
-from container.record.tags import tags_codes
 from tests.support.messages import property_maps
 
 
@@ -124,8 +123,8 @@ def test_they_are_those_of_the_decoded_properties(
     spans = Spans(np.array(starts, np.int64), np.array(ends, np.int64))
     wanted = [tag_hash(decode_properties(one).get(TAGS, "")) for one in found]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tags, "PROPERTIES_TOGETHER_MAX", width)
-        patched.setattr(tags, "TAGS_TOGETHER_MAX", letters)
+        patched.setattr(columns, "PROPERTIES_TOGETHER_MAX", width)
+        patched.setattr(columns, "TAGS_TOGETHER_MAX", letters)
         assert tags_codes(np.frombuffer(raw, np.uint8), spans).tolist() == wanted
 
 

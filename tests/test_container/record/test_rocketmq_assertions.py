@@ -5,7 +5,7 @@ import pytest
 
 from container.names.queue_id import QueueId, SegmentType
 from container.names.rocketmq import hash8, index_name, parse_segment_name, segment_name
-from container.record.layout import Coda
+from container.record.header import Coda
 from container.record.message import StoredMessage
 from container.record.unit import UNIT_DTYPE, Units
 from container.record.verification import Fault, find_records

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.record.layout import BlankRecord, Coda
+from container.record.header import BlankRecord, Coda
 from container.record.unit import FILLER_SIZE, ConsumeQueueUnit
 from provider.errors import Corrupt
 from tests.support.messages import value_or_corrupt

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from container.record.batch import encode_units
-from container.record.layout import BlankRecord, Coda
+from container.record.header import BlankRecord, Coda
 from container.record.verification import (
     Fault,
     FoundRecords,

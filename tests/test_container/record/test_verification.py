@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from container.record.batch import encode_units
-from container.record.layout import BlankRecord, Coda
+from container.record.header import BlankRecord, Coda
 from container.record.message import StoredMessage
 from container.record.unit import Units
 from container.record.verification import (

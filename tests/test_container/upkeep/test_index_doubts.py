@@ -4,7 +4,7 @@ import pytest
 
 from container.index.options import IndexOptions
 from container.lookup.collector import KeyCollector
-from container.lookup.coverage import Span
+from container.metadata.coverage import Span
 from container.names.queue_id import QueueId
 from container.options import TierOptions, UpkeepOptions
 from tests.support.messages import TOPIC

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from container.metadata.moves import is_away
+from container.metadata.objects import is_away
 from container.move.offload_plan import Until
 from container.names.queue_id import QueueId, SegmentType
 from container.queue.repack_plan import RepackRules

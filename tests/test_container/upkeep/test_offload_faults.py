@@ -9,7 +9,7 @@ import pytest
 
 from container.errors import NewerVersion, Refused
 from container.journal.frame import Frame, FrameKind
-from container.metadata.moves import home_of, is_away
+from container.metadata.objects import home_of, is_away
 from container.move.offload_plan import Until
 from container.queue.truncate import cut_queue
 from container.tier import Tier

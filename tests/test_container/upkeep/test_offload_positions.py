@@ -2,7 +2,7 @@
 
 import asyncio
 
-from container.metadata.moves import is_away
+from container.metadata.objects import is_away
 from container.metadata.records import Segment
 from container.move.offload_plan import Until
 from container.names.queue_id import SegmentType

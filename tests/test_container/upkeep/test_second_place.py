@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from container.check.second_store import refuse_other_second_store
+from container.check.metadata import refuse_other_second_store
 from container.errors import NewerVersion
-from container.metadata.moves import home_of, mark_name, place_of
+from container.metadata.objects import home_of, mark_name, place_of
 from container.metadata.operations import PutAttempt
 from container.tier_view import TierReader
 from provider.errors import Corrupt, Denied, StoreError

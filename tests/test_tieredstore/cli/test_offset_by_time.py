@@ -8,7 +8,7 @@ import pytest
 
 import tieredstore
 import tieredstore.sync
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from provider.errors import NotFound
 from tests.support.cli import invoke
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from container.record.body import CompressionType
-from container.record.layout import COMPRESSED
+from container.record.header import COMPRESSED
 from tests.support.cli import COMMAND, invoke
 from tests.support.fake_broker import FIRST_STORE_TIMESTAMP, FakeBroker
 from tieredstore.reader.cursor import parse_moment

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from container.metadata.records import CopyState
 from container.names.rocketmq import INT32_MAX, INT64_MAX
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from tieredstore.admin.compact import JOBS_MAX
 from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.main import COMMANDS, FORMS, cli

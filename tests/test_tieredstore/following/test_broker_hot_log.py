@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from container.names.queue_id import QueueId
-from container.record.layout import TRANSACTION_PREPARED
+from container.record.header import TRANSACTION_PREPARED
 from container.record.unit import ConsumeQueueUnit
 from dispatcher.ports import HotQueue, HotQueueState, Wanted, records_of_queue
 from provider.errors import Closed, OutOfRange

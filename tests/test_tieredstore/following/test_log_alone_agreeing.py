@@ -3,7 +3,7 @@
 import pytest
 
 from container.names.queue_id import QueueId
-from container.record.layout import INNER_BATCH
+from container.record.header import INNER_BATCH
 from dispatcher.ports import HotQueueState
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

@@ -8,7 +8,7 @@ import pytest
 
 import tieredstore
 from container.names.queue_id import QueueId
-from container.record.layout import INNER_BATCH
+from container.record.header import INNER_BATCH
 from dispatcher.ports import DeletedQueue, HotQueue, HotQueueState, Wanted, records_of_queue
 from provider.errors import Closed
 from provider.ranges import QueueOffset

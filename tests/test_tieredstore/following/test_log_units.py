@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from container.names.queue_id import QueueId
-from container.record.layout import TRANSACTION_PREPARED, BlankRecord
+from container.record.header import TRANSACTION_PREPARED, BlankRecord
 from container.record.verification import walk_records
 from provider.errors import OutOfRange
 from tests.support.fake_broker import FakeBroker

@@ -8,7 +8,7 @@ import pytest
 
 import tieredstore
 from container.names.queue_id import QueueId
-from container.record.layout import TRANSACTION_PREPARED
+from container.record.header import TRANSACTION_PREPARED
 from dispatcher.ports import HotQueueState
 from provider.ranges import QueueOffset
 from provider.testing.manual_clock import ManualClock

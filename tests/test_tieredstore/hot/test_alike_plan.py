@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
-from container.record.layout import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from container.record.header import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from container.record.properties import encode_properties
 from tieredstore.hot.batch_plan import plan_alike
 from tieredstore.hot.encoding import AppendPlan, MessageRefused, NewMessage, plan_append, prepare

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
-from container.record.layout import BlankRecord
+from container.record.header import BlankRecord
 from tests.support.hot_store import new_message
 from tieredstore.hot.encoding import Prepared, kept_together, plan_append, prepare
 from tieredstore.hot.options import HotWriteOptions

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from container.names.queue_id import check_path_component
 from container.record.checksum import RECORD_CRC_BYTES, record_crc_is_valid
-from container.record.layout import TRANSACTION_MASK
+from container.record.header import TRANSACTION_MASK
 from container.record.message import StoredMessage
 from container.record.properties import TAGS, decode_properties, tag_hash
 from container.record.unit import ConsumeQueueUnit

@@ -9,8 +9,7 @@ import pytest
 
 from container.names.queue_id import QueueId
 from container.record.checksum import RECORD_CRC_BYTES
-from container.record.header import RecordHeader
-from container.record.layout import BLANK_MAGIC, BlankRecord
+from container.record.header import BLANK_MAGIC, BlankRecord, RecordHeader
 from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from tests.support.golden import GOLDEN_SETS, GoldenSet, GoldenTree, tree_name, unpacked

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from provider.errors import Corrupt
 from provider.testing.manual_clock import ManualClock
 from tests.support.hot_store import SMALL, appender_at, new_message, put

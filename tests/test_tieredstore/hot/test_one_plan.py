@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
-from container.record.layout import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from container.record.header import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from tests.test_tieredstore.hot.test_alike_plan import MAPS, NOW_MS, OPTIONS, STORED, one_by_one
 from tieredstore.hot.batch_plan import OnePlan, plan_one
 from tieredstore.hot.encoding import MessageRefused, NewMessage, prepare

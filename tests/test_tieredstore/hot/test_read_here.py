@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from container.names.queue_id import QueueId
-from container.queue.time_index import Boundary
+from container.queue.positions import Boundary
 from provider.errors import Corrupt
 from provider.posix.files import OpenFile, OpenFiles
 from provider.testing.manual_clock import ManualClock

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.lookup.coverage import merged
+from container.metadata.coverage import merged
 from container.names.rocketmq import INT64_MAX, index_name
 from container.names.tier_objects import IndexBase
 from tieredstore.offline.jobs import derived as subject

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from container.errors import BytesMissing
 from container.names.queue_id import QueueId
-from container.record.layout import Coda
+from container.record.header import Coda
 from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from tests.support.messages import make_message, queue_records

@@ -9,7 +9,7 @@ import pytest
 
 from container.index.layout import KeyItems, joined
 from container.index.sealed import decode_sealed
-from container.lookup.coverage import merged
+from container.metadata.coverage import merged
 from container.names.queue_id import QueueId
 from container.names.tier_objects import INDEX_PREFIX
 from container.tier_view import TierReader

@@ -16,7 +16,7 @@ from container.names.queue_id import SegmentType
 from container.names.rocketmq import index_name
 from container.names.tier_objects import INDEX_PREFIX, IndexBase, SignName
 from container.options import JournalOptions, UpkeepOptions
-from container.record.layout import layout_of
+from container.record.header import layout_of
 from container.record.unit import UNIT_BYTES
 from container.record.verification import walk_records
 from container.tier_view import TierReader

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from container.names.queue_id import QueueId
 from container.record.batch import encode_units
-from container.record.layout import layout_of
+from container.record.header import layout_of
 from container.record.message import StoredMessage
 from provider.errors import Corrupt
 from provider.stores.packed_segments import PartName

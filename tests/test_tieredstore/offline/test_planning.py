@@ -12,7 +12,7 @@ import pytest
 import tieredstore
 from container.metadata.records import Queue, Segment
 from container.names.queue_id import QueueId, SegmentType
-from container.record.layout import Coda
+from container.record.header import Coda
 from provider.errors import NotFound
 from provider.ranges import QueueOffset
 from tests.support.fake_broker import FakeBroker

@@ -12,7 +12,7 @@ import pytest
 from container.check.tier import check_tier
 from container.errors import Owned
 from container.names.rocketmq import INDEX_QUEUE
-from container.record.layout import layout_of
+from container.record.header import layout_of
 from container.tier_view import TierReader
 from fetcher.fetcher import TieredMessageFetcher
 from provider.clock import SystemClock

@@ -21,9 +21,8 @@ from container.names.tier_objects import (
     IndexBase,
 )
 from container.options import UpkeepOptions
-from container.queue.positions import log_position, object_ends
-from container.queue.time_index import Boundary, TimeRules
-from container.record.layout import layout_of
+from container.queue.positions import Boundary, TimeRules, log_position, object_ends
+from container.record.header import layout_of
 from container.record.verification import walk_records
 from container.tier_view import TierReader
 from provider.posix.store import PosixStore

@@ -9,7 +9,7 @@ from container.check.tier import check_tier
 from container.metadata.records import Queue
 from container.names.queue_id import QueueId, SegmentType
 from container.names.tier_objects import FOLLOWED_PREFIX
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from container.tier_view import TierReader
 from tests.support.cli import invoke
 from tests.support.golden import ROCKETMQ_533, expected

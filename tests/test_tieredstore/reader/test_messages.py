@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.record.layout import COMPRESSED
+from container.record.header import COMPRESSED
 from container.record.message import TOGETHER_MIN, MessageDecoder, StoredMessage
 from provider.errors import Corrupt
 from tests.support.messages import make_message, messages

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from container.record.message import moment_of
 from provider.clock import SystemClock
 from tests.support.hot_store import new_message

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from container.names.queue_id import QueueId
-from container.record.layout import COMPRESSED
+from container.record.header import COMPRESSED
 from container.record.message import moment_of
 from provider.clock import SystemClock
 from tests.support.patience import Patience, until

@@ -14,7 +14,7 @@ import pytest
 import tieredstore
 from container.names.queue_id import QueueId
 from container.options import HOUR_MS
-from container.queue.time_index import Boundary
+from container.queue.positions import Boundary
 from container.record.message import StoredMessage
 from container.tier import Tier
 from fetcher.result import FetchStatus

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from container.queue.time_index import Boundary
+from container.queue.positions import Boundary
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from tests.support.hot_store import new_message

@@ -16,7 +16,7 @@ import pytest
 from container.index.options import IndexOptions
 from container.names.queue_id import QueueId
 from container.options import TierOptions, UpkeepOptions
-from container.queue.time_index import Boundary
+from container.queue.positions import Boundary
 from container.record.message import StoredMessage
 from fetcher.result import FetchStatus
 from provider.errors import StoreError, Unavailable

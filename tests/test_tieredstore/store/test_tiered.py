@@ -10,7 +10,7 @@ import pytest
 
 from container.index.options import IndexOptions
 from container.lookup.query import Found, KeyQuery
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock
 from provider.errors import Closed, Fenced, Unavailable

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from container.index.options import IndexOptions
 from container.names.queue_id import QueueId
 from container.options import HOUR_MS, TierOptions, UpkeepOptions
-from container.queue.time_index import Boundary
+from container.queue.positions import Boundary
 from dispatcher.ports import HotQueue
 from fetcher.result import FetchStatus
 from provider.clock import SystemClock

@@ -10,9 +10,14 @@ from stat import S_IMODE
 
 import click
 
-from container.java.index_export import JavaIndexLimits, rebuild_index
-from container.java.migration import import_of, java_metadata_of, read_java_tier
-from container.metadata.moves import home_of
+from container.java.migration import (
+    JavaIndexLimits,
+    import_of,
+    java_metadata_of,
+    read_java_tier,
+    rebuild_index,
+)
+from container.metadata.objects import home_of
 from container.metadata.records import IndexFile
 from container.names.queue_id import QueueId
 from container.tier_view import TierReader

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from container.queue.time_index import Boundary, TimeRules
+from container.queue.positions import Boundary, TimeRules
 from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import write_json
 from tieredstore.cli.reading import with_tier

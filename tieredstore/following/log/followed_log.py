@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from container.names.rocketmq import local_file_name, parse_local_file_name
-from container.record.layout import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, BlankRecord
+from container.record.header import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, BlankRecord
 from provider.errors import Closed, Corrupt, Denied, NotFound, StoreError, Unavailable
 from tieredstore.following.directory.layout import (
     FileRun,

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from container.names.queue_id import QueueId
 from container.record.batch import encode_units, headers_at
 from container.record.checksum import body_crc_of, record_crc_is_valid
-from container.record.header import locate_parts
-from container.record.layout import (
+from container.record.columns import TagsCodes
+from container.record.header import (
     INNER_BATCH,
     MAGIC_AT,
     MAGIC_V1,
@@ -23,9 +23,9 @@ from container.record.layout import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
     BlankRecord,
+    locate_parts,
 )
 from container.record.properties import decode_properties
-from container.record.tags import TagsCodes
 from container.record.unit import UNIT_DTYPE, Units
 from container.record.verification import ENDS_INSIDE, Walk, walk_records
 from provider.errors import Corrupt, NotFound

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
 from container.record.batch import MessageBatch
-from container.record.tags import TagsCodes
+from container.record.columns import TagsCodes
 from container.record.unit import EXTENDED_ADDRESS_MAX, UNIT_DTYPE
 from container.record.verification import (
     damaged_bodies,

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
 from container.record.columns import leading_columns
-from container.record.header import RecordHeader
-from container.record.layout import (
+from container.record.header import (
     HEAD,
     MAGIC_V1,
     MAGIC_V2,
     BlankRecord,
+    RecordHeader,
 )
 from container.record.verification import Walk, walk_records
 from provider.errors import Closed, Corrupt, NotFound

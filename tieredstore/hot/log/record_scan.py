@@ -12,7 +12,7 @@ from typing import Final
 from container.names.queue_id import QueueId, check_path_component
 from container.names.rocketmq import INT32_MAX, INT64_MAX, local_file_name
 from container.record.checksum import record_crc_is_valid
-from container.record.layout import (
+from container.record.header import (
     BLANK_MAGIC,
     MAGIC_V1,
     MAGIC_V2,

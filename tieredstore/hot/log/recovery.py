@@ -35,7 +35,7 @@ from pathlib import Path
 
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
-from container.record.layout import RECORD_BYTES_MIN
+from container.record.header import RECORD_BYTES_MIN
 from container.record.unit import FILLER_SIZE, UNIT_BYTES, ConsumeQueueUnit
 from provider.errors import Corrupt
 from tieredstore.hot.encoding import SCHEDULE_TOPIC

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from container.names.queue_id import QueueId
 from container.names.rocketmq import INT64_MAX
-from container.record.layout import RECORD_BYTES_MIN, TRANSACTION_ROLLBACK, BlankRecord
+from container.record.header import RECORD_BYTES_MIN, TRANSACTION_ROLLBACK, BlankRecord
 from container.record.unit import (
     FILLER_SIZE,
     UNIT_BYTES,

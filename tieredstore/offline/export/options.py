@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self, cast
 
-from container.lookup.coverage import merged, without
+from container.metadata.coverage import merged, without
 from container.metadata.records import Queue
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId

@@ -18,7 +18,7 @@ from container.names.queue_id import QueueId
 from container.record.batch import with_record_crc
 from container.record.body import check_compression, decompress
 from container.record.checksum import BODY_CRC_MASK, crc32, crc32c, record_crc_is_valid
-from container.record.layout import COMPRESSED, Coda
+from container.record.header import COMPRESSED, Coda
 from container.record.unit import Units
 from provider.errors import Corrupt, Denied
 from provider.sequential import ByteSource

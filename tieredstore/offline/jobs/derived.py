@@ -19,7 +19,7 @@ from container.names.tier_objects import IndexBase
 from container.queue.commit_plan import EXTENT_MESSAGES_MAX, cut_runs
 from container.record.batch import encode_units
 from container.record.checksum import crc32c
-from container.record.layout import Coda
+from container.record.header import Coda
 from container.record.properties import KEYS, UNIQ_KEY
 from container.record.unit import Units
 from provider.errors import Corrupt

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from container.errors import Refused
 from container.java.metadata import KnownOffsets
-from container.lookup.coverage import merged
+from container.metadata.coverage import merged
 from container.metadata.records import Extent, Gap, IndexFile, Queue, Segment, check_queue
 from container.names.queue_id import QueueId, SegmentType
 from container.names.tier_objects import INDEX_PREFIX, IndexBase

@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from container.lookup.coverage import merged
-from container.metadata.moves import is_away
+from container.metadata.coverage import merged
+from container.metadata.objects import is_away
 from container.metadata.operations import (
     AddTombstones,
     DropIndexFile,

@@ -17,7 +17,7 @@ from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.record.batch import encode_units, rewrite_positions
 from container.record.checksum import crc32c
-from container.record.layout import BlankRecord
+from container.record.header import BlankRecord
 from container.record.unit import UNIT_BYTES
 from provider.object_store import Buffer
 from provider.sequential import ByteSource

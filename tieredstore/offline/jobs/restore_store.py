@@ -32,7 +32,7 @@ from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
 from container.queue.message_queue_container import MessageQueueContainer
-from container.record.layout import BlankRecord
+from container.record.header import BlankRecord
 from container.record.unit import FILLER_SIZE, UNIT_BYTES
 from container.tier_view import TierReader
 from dispatcher.topic_filter import is_system_topic

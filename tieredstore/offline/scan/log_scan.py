@@ -10,9 +10,8 @@ from container.names.queue_id import SegmentType
 from container.names.rocketmq import INT64_MAX
 from container.record.batch import values_at
 from container.record.checksum import BODY_CRC_MASK, crc32
-from container.record.columns import RecordColumns, Rows, leading_columns
-from container.record.layout import BlankRecord, Coda
-from container.record.tags import tags_codes
+from container.record.columns import RecordColumns, Rows, leading_columns, tags_codes
+from container.record.header import BlankRecord, Coda
 from container.record.unit import UNIT_BYTES
 from container.record.verification import ENDS_INSIDE, Walk, walk_records
 from provider.errors import Corrupt

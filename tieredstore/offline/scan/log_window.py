@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from container.errors import BytesMissing
 from container.record.checksum import body_crc_of
-from container.record.header import unpack_record
-from container.record.layout import (
+from container.record.header import (
     HEAD,
     HOST_BITS,
     MAGIC_AT,
@@ -25,6 +24,7 @@ from container.record.layout import (
     RECORD_BYTES_MIN,
     TOPIC_LENGTH_BYTES,
     layout_of,
+    unpack_record,
 )
 from container.record.properties import PROPERTIES_BYTES_MAX
 from provider.encryption.frames import CONTENT_BYTES

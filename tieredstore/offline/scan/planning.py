@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
-from container.metadata.moves import place_of as recorded_second
 from container.metadata.objects import object_name
+from container.metadata.objects import place_of as recorded_second
 from container.metadata.records import Extent, Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType

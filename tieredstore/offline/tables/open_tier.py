@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from container.metadata.moves import place_of as recorded_second
+from container.metadata.objects import place_of as recorded_second
 from container.metadata.records import Queue, Segment
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId, SegmentType

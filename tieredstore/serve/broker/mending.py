@@ -8,7 +8,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from container.names.queue_id import QueueId
-from container.queue.time_index import Boundary
+from container.queue.positions import Boundary
 from dispatcher.topic_filter import own_topics, untiered_reason
 from fetcher.result import FetchStatus
 from provider.errors import StoreError
