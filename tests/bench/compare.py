@@ -21,8 +21,7 @@ from typing import Any
 from tests.bench.java_side import JavaFigure, JavaSide
 from tests.bench.rows import Defaults, Goal, add_run_options, goals_beside, keep, refuse_small
 from tests.support.rocketmq_broker import BrokerInstall, rocketmq_version
-from tieredstore.bench.figure import Figure
-from tieredstore.bench.measure import TIER, Worker
+from tieredstore.bench.measure import TIER, Figure, Worker
 from tieredstore.bench.run import (
     METRICS,
     RAW_BYTES_MAX,

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.rocketmq_broker import BrokerInstall
-from tieredstore.bench.figure import Figure, settle
+from tieredstore.bench.measure import Figure, settle
 from tieredstore.bench.synthetic_store import SyntheticStore
 
 STOP_S_MAX = 30

@@ -37,7 +37,7 @@ from tests.bench.s3_parts import (
 from tests.bench.scan_parts import ONE, RAW, TooFew
 from tests.bench.scan_speed import BODIES, MIB, PROCESSES, WARM_BYTES, WORKER_BYTES_MAX
 from tests.support.seaweedfs import SeaweedFs
-from tieredstore.bench.figure import settle
+from tieredstore.bench.measure import settle
 from tieredstore.bench.run import machine_facts, spread
 from tieredstore.bench.synthetic_store import SyntheticStore, write_synthetic_store
 from tieredstore.config.effective import Config

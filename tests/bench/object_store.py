@@ -21,7 +21,7 @@ from typing import Any
 from tests.bench.rows import Defaults, Goal, goals_beside, keep, refuse_small
 from tests.bench.s3_parts import BUCKET, MIB, OBJECT_BYTES, QUEUES, TOPIC, Job, measure_part
 from tests.support.seaweedfs import SeaweedFs
-from tieredstore.bench.figure import settle
+from tieredstore.bench.measure import settle
 from tieredstore.bench.run import machine_facts, spread
 from tieredstore.bench.synthetic_store import SyntheticStore, write_synthetic_store
 

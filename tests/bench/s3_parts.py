@@ -24,7 +24,7 @@ from container.move.offload_plan import Until
 from provider.clock import SystemClock
 from provider.object.store import RequestKind, RequestMeter
 from tieredstore.admin.offload import offload_topic
-from tieredstore.bench.figure import stopwatch
+from tieredstore.bench.measure import stopwatch
 from tieredstore.config.effective import Config
 from tieredstore.reader.readable_tier import ReadableTier
 

@@ -20,7 +20,7 @@ from tests.bench.rows import Defaults, Goal, Row, goals_beside, keep, refuse_sma
 from tests.bench.scan_data import write_logs
 from tests.bench.scan_parts import SPARK, Data, Part, Took, engine_of, measured, parts_of
 from tests.support.spark_settings import ROOT, spark_environment, spark_options
-from tieredstore.bench.figure import settle
+from tieredstore.bench.measure import settle
 from tieredstore.bench.run import machine_facts, spread
 from tieredstore.offline.jobs.engine import Engine, LocalEngine
 from tieredstore.offline.scan.planning import SPLIT_BYTES

@@ -22,7 +22,7 @@ from tests.bench.java_side import JavaSide
 from tests.bench.rows import Defaults, Goal, add_run_options, goals_beside, keep, refuse_small
 from tests.bench.store_worker import WAYS, StoreFigure, StoreWorker
 from tests.support.rocketmq_broker import BrokerInstall, rocketmq_version
-from tieredstore.bench.figure import Figure
+from tieredstore.bench.measure import Figure
 from tieredstore.bench.run import machine_facts, spread
 from tieredstore.bench.synthetic_store import SyntheticStore
 from tieredstore.cli.output import write_table

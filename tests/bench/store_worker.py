@@ -15,8 +15,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from container.record.properties import encode_properties
 from dispatcher.ports import QueueState
-from tieredstore.bench.figure import Figure, settle, stopwatch
-from tieredstore.bench.measure import BROKER, CLUSTER
+from tieredstore.bench.measure import BROKER, CLUSTER, Figure, settle, stopwatch
 from tieredstore.bench.synthetic_store import SyntheticStore
 from tieredstore.config.effective import Config
 from tieredstore.hot.encoding import NewMessage

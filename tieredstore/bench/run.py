@@ -10,8 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from tieredstore.bench.figure import Figure, settle, stopwatch
-from tieredstore.bench.measure import READ_SHAPES, TIER, Worker
+from tieredstore.bench.measure import READ_SHAPES, TIER, Figure, Worker, settle, stopwatch
 from tieredstore.bench.synthetic_store import SyntheticStore, write_synthetic_store
 
 RAW_WRITE, RAW_READ = "raw_write", "raw_read"

@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
 from tieredstore.cli.signals import sigterm_unwinds
-from tieredstore.cli.syntax.options import LOCAL
+from tieredstore.cli.syntax.arguments import LOCAL
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.jobs.engine import Engine, LocalEngine
 

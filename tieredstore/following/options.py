@@ -132,7 +132,7 @@ class HotLogOptions:
         (`files.MADE_BYTES_MAX`), those of the two CommitLog files read last for queues whose
         files the broker deleted (`pinned_units.FILES_KEPT_MAX`), and the window that they are
         derived from. Nor does it include the needs of a store without ConsumeQueue files:
-        `unit_spill.CACHE_BYTES_MAX`, some 50 MB during long reads, and 2 kB for each queue.
+        `logged_queues.CACHE_BYTES_MAX`, some 50 MB during long reads, and 2 kB for each queue.
         """
         gathered = self.round_bytes_max + self.round_bytes_max // 4
         return self.resident_bytes_max + self.threads * gathered + self.buffer_bytes_max

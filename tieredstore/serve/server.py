@@ -17,7 +17,7 @@ from provider.posix.files import posix_errors
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.reads import ReadMeter
 from tieredstore.reader.readable_tier import ReadableTier
-from tieredstore.serve.administering import Administering
+from tieredstore.serve.administering import Administering, Relaying
 from tieredstore.serve.broker.mending import Mending
 from tieredstore.serve.broker.proxying import Proxy
 from tieredstore.serve.broker.slave import Slave
@@ -28,7 +28,6 @@ from tieredstore.serve.history import History
 from tieredstore.serve.naming import Identity, Naming
 from tieredstore.serve.options import STATE, NewGroups, ServeOptions
 from tieredstore.serve.ranges import TierRanges
-from tieredstore.serve.relaying import Relaying
 from tieredstore.serve.wire.connection import TOO_SLOW, Connection
 from tieredstore.serve.wire.frame import ONE_WAY, Command, RequestCode, ResponseCode
 from tieredstore.serve.wire.passing import PassingConnection

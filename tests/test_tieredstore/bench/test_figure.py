@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from provider.errors import StoreError
-from tieredstore.bench.figure import settle
-from tieredstore.bench.measure import READ_SHAPES, TIER, TIER_INDEXED, Worker
+from tieredstore.bench.measure import READ_SHAPES, TIER, TIER_INDEXED, Worker, settle
 from tieredstore.bench.synthetic_store import SyntheticStore, write_synthetic_store
 
 MIB = 1 << 20

@@ -16,7 +16,7 @@ from container.queue.positions import Boundary, TimeRules
 from tieredstore.admin.compact import JOBS_MAX
 from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.main import COMMANDS, FORMS, cli
-from tieredstore.cli.syntax import arguments, options, reading, rewriting, settings, writing
+from tieredstore.cli.syntax import arguments, reading, rewriting, settings, writing
 from tieredstore.config.prices import TOPICS_MAX
 from tieredstore.offline.scan.planning import SPLIT_BYTES
 from tieredstore.store.local import HOURS_MAX
@@ -69,7 +69,7 @@ def test_help_loads_the_syntax_of_commands_and_nothing_heavy() -> None:
     )
     loaded = done.stderr.splitlines()
     heavy = [line for line in loaded if line.split()[0].partition(".")[0] in HEAVY]
-    syntax = {"tieredstore.cli.syntax.options", *(module for module, _ in COMMANDS.values())}
+    syntax = {"tieredstore.cli.syntax.arguments", *(module for module, _ in COMMANDS.values())}
     assert [line for line in heavy if line.split()[0] not in syntax] == []
     assert syntax == {line.split()[0] for line in heavy}
     for name, (_, text) in COMMANDS.items():
@@ -104,7 +104,7 @@ def test_the_work_of_every_command_takes_its_options(
 
 def test_bounds_and_choices_are_those_of_the_rooms_that_use_them() -> None:
     assert (arguments.QUEUE_MAX, arguments.OFFSET_MAX) == (INT32_MAX, INT64_MAX)
-    assert (options.SPLIT_BYTES, rewriting.JOBS) == (SPLIT_BYTES, JOBS_MAX)
+    assert (arguments.SPLIT_BYTES, rewriting.JOBS) == (SPLIT_BYTES, JOBS_MAX)
     assert (settings.TOPICS_MAX, writing.HOURS_MAX) == (TOPICS_MAX, HOURS_MAX)
     assert tuple(one.name for one in CopyState) == reading.COPY_STATES
     assert tuple(one.value for one in Boundary) == reading.BOUNDARIES

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tieredstore.cli.jobs import engine_of
-from tieredstore.cli.syntax.options import SPARK
+from tieredstore.cli.syntax.arguments import SPARK
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.spark import SparkMissing, require_spark
 from tieredstore.offline.spark.session import lacking_java, session

@@ -30,7 +30,7 @@ from tests.support.random_tier import sizes_for, write_random_tier
 from tests.test_tieredstore.offline.test_export import with_odd_times
 from tieredstore import offline, sync
 from tieredstore.config.effective import Config
-from tieredstore.offline.scan import pruning, scanner, sources
+from tieredstore.offline.scan import scanner, sources, tier_dataset
 from tieredstore.offline.scan.split import Split, TierPlace
 
 pytestmark = pytest.mark.data
@@ -120,7 +120,7 @@ def longest(rows: pa.Table) -> QueueId:
 @pytest.fixture(autouse=True)
 def fine_grain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extents of the tests are short."""
-    monkeypatch.setattr(pruning, "GRAIN_BYTES", 1)
+    monkeypatch.setattr(tier_dataset, "GRAIN_BYTES", 1)
 
 
 def queried(messages: object, query: str) -> list[Any]:

@@ -25,10 +25,10 @@ from tests.support.remoting_client import RemotingClient
 from tests.support.served_tier import served
 from tieredstore import open as open_tier
 from tieredstore.metrics.reads import ReadMeter
+from tieredstore.serve.administering import ANSWER_S_MAX, Relaying
 from tieredstore.serve.groups import Groups
 from tieredstore.serve.history import History
 from tieredstore.serve.options import NewGroups, ServeOptions
-from tieredstore.serve.relaying import ANSWER_S_MAX, Relaying
 from tieredstore.serve.server import serving
 from tieredstore.serve.wire.frame import Command, RequestCode, ResponseCode
 from tieredstore.serve.wire.request import Refused, Request

@@ -5,8 +5,16 @@ import re
 import click
 
 from tieredstore.cli.invocation import done_by
-from tieredstore.cli.syntax.arguments import MOMENT, OFFSET_MAX, QUEUE, TOPIC, WholeNumber
-from tieredstore.cli.syntax.options import brokers_option, java_metadata_option, json_option
+from tieredstore.cli.syntax.arguments import (
+    MOMENT,
+    OFFSET_MAX,
+    QUEUE,
+    TOPIC,
+    WholeNumber,
+    brokers_option,
+    java_metadata_option,
+    json_option,
+)
 from tieredstore.interrupt import imported
 
 COPY_STATES = ("COPY_STARTED", "COPY_FINISHED", "DELETE_STARTED", "DELETE_FINISHED")

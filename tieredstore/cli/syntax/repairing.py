@@ -3,8 +3,15 @@
 import click
 
 from tieredstore.cli.invocation import done_by
-from tieredstore.cli.syntax.arguments import GIVEN_PATH, QUEUE, QUEUE_NAME, TOPIC, WholeNumber
-from tieredstore.cli.syntax.options import json_option, take_over_option
+from tieredstore.cli.syntax.arguments import (
+    GIVEN_PATH,
+    QUEUE,
+    QUEUE_NAME,
+    TOPIC,
+    WholeNumber,
+    json_option,
+    take_over_option,
+)
 
 
 @click.command("repair")

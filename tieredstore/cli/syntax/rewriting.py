@@ -15,8 +15,6 @@ from tieredstore.cli.syntax.arguments import (
     TOPIC,
     TOPICS,
     WholeNumber,
-)
-from tieredstore.cli.syntax.options import (
     brokers_option,
     engine_options,
     java_metadata_option,

@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from tieredstore.cli.invocation import done_by
-from tieredstore.cli.syntax.arguments import WholeNumber
-from tieredstore.cli.syntax.options import json_option
+from tieredstore.cli.syntax.arguments import WholeNumber, json_option
 from tieredstore.interrupt import imported
 
 TOPICS_MAX = 1_000_000

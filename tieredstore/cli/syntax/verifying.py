@@ -3,8 +3,9 @@
 import click
 
 from tieredstore.cli.invocation import done_by
-from tieredstore.cli.syntax.arguments import GivenPath, WholeNumber
-from tieredstore.cli.syntax.options import (
+from tieredstore.cli.syntax.arguments import (
+    GivenPath,
+    WholeNumber,
     brokers_option,
     engine_options,
     java_metadata_option,

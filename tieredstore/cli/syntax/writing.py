@@ -3,8 +3,11 @@
 import click
 
 from tieredstore.cli.invocation import done_by
-from tieredstore.cli.syntax.arguments import GIVEN_PATH, QUEUE, TOPIC, WholeNumber
-from tieredstore.cli.syntax.options import (
+from tieredstore.cli.syntax.arguments import (
+    GIVEN_PATH,
+    QUEUE,
+    TOPIC,
+    WholeNumber,
     json_option,
     new_tier_option,
     standby_option,

@@ -10,9 +10,9 @@
 Needs the extra `tieredstore[spark]`, and Java where Spark itself runs. Works through Spark Connect,
 too: nothing here needs a SparkContext. `docs/spark.md` lists the requirements of workers.
 
-`options.py` parses the options; `source.py` is the data source, over `../tables/`;
-`stream_reader.py` and `stream_offsets.py` are the stream; `store_writer.py` is the writer, over
-`../writing/`; `engine.py` is the engine. Spark is imported on first use.
+`options.py` parses the options; `source.py` is the data source, over `../tables/`, and the writer,
+over `../writing/`; `stream_reader.py` and `stream_offsets.py` are the stream; `engine.py` is the
+engine. Spark is imported on first use.
 """
 
 import json

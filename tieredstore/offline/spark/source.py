@@ -1,7 +1,7 @@
-"""The data source `tieredstore`, as Spark calls it. Imports PySpark; see `register`."""
+"""The data source `tieredstore` and its writer, as Spark calls them. See `register`."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     InputPartition,
+    WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
@@ -30,7 +31,9 @@ from tieredstore.offline.spark.options import (
     MESSAGES,
     OF_PUSHED,
     TableOptions,
+    WriteOptions,
     brokers_named,
+    check_store,
     stream_options,
     table_named,
     table_options,
@@ -46,6 +49,9 @@ from tieredstore.offline.tables.planning import (
 )
 from tieredstore.offline.tables.reading import has_changed, rows_of
 from tieredstore.offline.tables.schemas import sql_types
+from tieredstore.offline.writing.appending import append_staged, discard_staged
+from tieredstore.offline.writing.new_rows import check_columns
+from tieredstore.offline.writing.staging import StagedPart, StagingOrder, stage
 from tieredstore.reader.arrow import RecordBatch
 
 QUERY_ID: Final = "spark.sql.execution.query.id"
@@ -98,7 +104,7 @@ class TieredStoreSource(DataSource):
         """
         # Each query of a table or a stream starts a new process that imports this module.
         from tieredstore.offline.spark.options import write_options  # noqa: PLC0415 - likewise
-        from tieredstore.offline.spark.store_writer import StoreWriter  # noqa: PLC0415 - all of a store
+        from tieredstore.offline.spark.source import StoreWriter  # noqa: PLC0415 - all of a store
 
         return StoreWriter(write_options(self.options), schema, overwrite=overwrite)
 
@@ -215,3 +221,47 @@ def _query_began_ms() -> int:
     text = _property(QUERY_ID)
     found = UUID(text) if text else None
     return found.int >> 80 if found is not None and found.version == 7 else 0  # noqa: PLR2004 - RFC 9562
+
+
+@dataclass(frozen=True, slots=True)
+class Staged(WriterCommitMessage):
+    """Result of a task: its staged files."""
+
+    part: StagedPart
+
+
+class StoreWriter(DataSourceArrowWriter):
+    """A write. It is pickled for the workers, and for the process on the driver that commits."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        """Check everything that is known before a row is made.
+
+        Raises:
+            ConfigError: the columns are no message's, mode is overwrite, or there is no store.
+            InUse: a process writes the store.
+            Denied, Unavailable: the store directory cannot be read.
+        """
+        if overwrite:
+            raise ConfigError("messages are never overwritten: write mode('append')")
+        check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
+        config = options.address.load()
+        check_store(config)
+        self._address = options.address
+        self._run = options.new_run(config)
+        self._order = StagingOrder(self._run.directory, self._run.write_id, config.hot_write)
+
+    def write(self, iterator: Iterator[RecordBatch]) -> Staged:
+        """Check and stage the rows of one task; raises as `stage`."""
+        task = TaskContext.get()
+        assert task is not None, "Spark calls this in a task"
+        return Staged(stage(iterator, self._order, task.partitionId()))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Append what all tasks staged; raises as `append_staged`."""
+        parts = [message.part for message in messages if isinstance(message, Staged)]
+        append_staged(self._address.load(), self._run, parts)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove the staged files. Files whose append has begun stay, to be finished."""
+        del messages
+        discard_staged(self._address.load(), self._run)
