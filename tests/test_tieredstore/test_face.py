@@ -69,7 +69,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
         tieredstore.Reeder  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.parametrize("command", ["topics", "segments", "read", "check", "config"])
+@pytest.mark.parametrize("command", ["listing", "read", "check", "config"])
 def test_commands_that_read_load_no_arrow(command: str) -> None:
     program = (
         "import sys, tieredstore\n"

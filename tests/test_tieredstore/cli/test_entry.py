@@ -42,7 +42,7 @@ AT_ONCE = [
     "numpy",
     "tieredstore.cli.failures",
     "tieredstore.cli.main",
-    "tieredstore.cli.commands.topics",
+    "tieredstore.cli.commands.listing",
 ]
 """Modules of our own and of others, in all phases of a start."""
 

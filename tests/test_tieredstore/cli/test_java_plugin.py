@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tieredstore.cli.commands import java_plugin
+from tieredstore.cli.commands import config
 from tieredstore.cli.main import cli
 
 
@@ -13,11 +13,11 @@ from tieredstore.cli.main import cli
 def test_the_jar_is_written_or_its_lack_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_jar: bool
 ) -> None:
-    packaged = tmp_path / "package" / java_plugin.PACKAGED
+    packaged = tmp_path / "package" / config.PACKAGED
     if has_jar:
         packaged.parent.mkdir(parents=True)
         packaged.write_bytes(b"a jar")
-    monkeypatch.setattr(java_plugin, "files", lambda _: tmp_path / "package")
+    monkeypatch.setattr(config, "files", lambda _: tmp_path / "package")
     library = tmp_path / "broker" / "lib"
     done = CliRunner().invoke(cli, ["java-plugin", str(library)])
     if has_jar:
@@ -29,7 +29,7 @@ def test_the_jar_is_written_or_its_lack_is_said(
                 "tieredStoreServePort=10970",
             ],
         )
-        assert (library / java_plugin.JAR).read_bytes() == b"a jar"
+        assert (library / config.JAR).read_bytes() == b"a jar"
     else:
         assert done.exit_code == 2
         assert "run `make plugin-jar` in a checkout" in done.stderr

@@ -1,4 +1,5 @@
-"""Work of the commands: one file each, imported when its command runs.
+"""Work of the commands, imported when one of them runs.
 
-A module has the function `run`. Its parameters are the options that `syntax/` gives the command.
+The parameters of its function are the options that `syntax/` gives the command. Commands that
+import the same share a file.
 """

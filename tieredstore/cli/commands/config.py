@@ -1,7 +1,9 @@
-"""`tieredstore config`: effective settings with unit, origin and meaning, and their estimates."""
+"""`config`: effective settings with unit and origin; `java-plugin`: the jar for brokers."""
 
 import shutil
 from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
 
 import click
 
@@ -10,7 +12,7 @@ from provider.stores.two_stores import FIRST_STORE, SECOND_STORE
 from tieredstore.cli.invocation import Invocation
 from tieredstore.cli.output import Row, write_json, write_table
 from tieredstore.config.effective import DEFAULT_ORIGIN, Config, Setting, machine
-from tieredstore.config.keys import JAVA_ONLY, KEYS, SECTIONS, config_template
+from tieredstore.config.keys import BROKER_PLUG_IN, JAVA_ONLY, KEYS, SECTIONS, config_template
 from tieredstore.config.location import offloads_to_object_store
 from tieredstore.config.object_store import OBJECT_ORIGIN
 from tieredstore.config.prices import (
@@ -275,3 +277,26 @@ def _text(key: Key, value: Value) -> str:
 
 def _plain(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+JAR = "tieredstore-rocketmq-plugin.jar"
+PACKAGED = f"java_plugin/{JAR}"
+SERVE_PORT = 10970
+"""Port of the server in the plug-in's default."""
+
+
+def java_plugin(_: Invocation, directory: Path) -> int:
+    """Write the plug-in for a Java broker into DIRECTORY, such as the broker's own lib."""
+    try:
+        jar = files("tieredstore").joinpath(PACKAGED).read_bytes()
+    except FileNotFoundError:
+        raise click.UsageError(
+            "this installation lacks the plug-in, for its wheel was built without Maven: run "
+            "`make plugin-jar` in a checkout, and install that"
+        ) from None
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / JAR).write_bytes(jar)
+    click.echo(f"messageStorePlugIn={BROKER_PLUG_IN}")
+    click.echo(f"tieredStoreServeAddress=127.0.0.1:{SERVE_PORT}")
+    click.echo(f"tieredStoreServePort={SERVE_PORT}")
+    return 0

@@ -1,10 +1,11 @@
-"""`tieredstore serve`: the history of a tier for RocketMQ clients, until a signal ends it."""
+"""Servers until a signal ends them: `serve` for RocketMQ clients, `console` for a browser."""
 
 import asyncio
 import logging
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 
 from prometheus_client import CollectorRegistry
@@ -14,7 +15,7 @@ from tieredstore.cli.invocation import TIER_KEY, Invocation
 from tieredstore.cli.signals import EndingSignals, answer_watchdog
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
-from tieredstore.console.options import console_beside
+from tieredstore.console.options import COMMAND_PORT, ConsoleOptions, console_beside, console_server
 from tieredstore.lifetime import keep_opened, running
 from tieredstore.metrics.page import LoopCalls, labelled_metrics, merged, served_pages
 from tieredstore.metrics.reads import ReadMeter
@@ -77,3 +78,25 @@ async def _serve(configs: Sequence[Config], options: Sequence[ServeOptions]) -> 
 
 def _same(config: Config) -> Config:
     return config
+
+
+def run_console(invocation: Invocation, place: str | os.PathLike[str] | None) -> int:
+    """Serve web pages of the tier in PLACE until a signal: brokers, topics, queues, messages."""
+    if place is not None:
+        invocation.defines = (*invocation.defines, f"{TIER_KEY}={os.fspath(place)}")
+    given = invocation.load_config()
+    names = given.gives("brokerName")
+    configs = [existing_tier(given)] if names else existing_tiers(given, ["*"])
+    options = ConsoleOptions.of(given)
+    asyncio.run(_serve_console(configs, replace(options, port=options.port or COMMAND_PORT)))
+    return 0
+
+
+async def _serve_console(configs: Sequence[Config], options: ConsoleOptions) -> None:
+    serving = console_server().serving
+    stop = asyncio.Event()
+    EndingSignals(stop.set)
+    async with serving(configs, options, SystemClock()) as address:
+        LOGGER.info("the console is at %s", address)
+        await stop.wait()
+    LOGGER.info("the console is stopped")

@@ -45,7 +45,7 @@ class MomentCommand(click.Command):
 @brokers_option
 @java_metadata_option
 @json_option
-@done_by("tieredstore.cli.commands.topics")
+@done_by("tieredstore.cli.commands.listing", "topics")
 def topics() -> None:
     """List the queues of a tier: first and next offset, lost messages, size, newest message.
 
@@ -55,7 +55,7 @@ def topics() -> None:
 
 @click.command("brokers")
 @json_option
-@done_by("tieredstore.cli.commands.brokers")
+@done_by("tieredstore.cli.commands.listing", "brokers")
 def brokers() -> None:
     """List the brokers of a tier: cluster, queues, messages, size, newest message.
 
@@ -95,7 +95,7 @@ def status() -> None:
 )
 @java_metadata_option
 @json_option
-@done_by("tieredstore.cli.commands.segments")
+@done_by("tieredstore.cli.commands.listing", "segments")
 def segments() -> None:
     """List the segment files of all queues, of the queues of TOPIC, or of one QUEUE."""
 
@@ -182,7 +182,7 @@ def read() -> None:
 )
 @java_metadata_option
 @json_option
-@done_by("tieredstore.cli.commands.offset_by_time")
+@done_by("tieredstore.cli.commands.listing", "offset_by_time")
 def offset_by_time() -> None:
     """Print the offset of QUEUE of TOPIC at the time MOMENT of the broker.
 

@@ -68,7 +68,7 @@ def repair() -> None:
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
-@done_by("tieredstore.cli.commands.repair_journal")
+@done_by("tieredstore.cli.commands.repair_log", "repair_journal")
 def repair_journal() -> None:
     """Continue without the entries after ENTRY, the last whole one of a damaged journal.
 
@@ -91,7 +91,7 @@ def repair_journal() -> None:
 @click.option("--dry-run", is_flag=True, help="Print what is damaged; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
-@done_by("tieredstore.cli.commands.repair_hot_log")
+@done_by("tieredstore.cli.commands.repair_log", "repair_hot_log")
 def repair_hot_log() -> None:
     """Continue without the damaged records of a hot log, which no process may be writing.
 
@@ -167,7 +167,7 @@ def metadata_import() -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
 @take_over_option
 @json_option
-@done_by("tieredstore.cli.commands.rewrap_keys")
+@done_by("tieredstore.cli.commands.maintaining", "run_rewrap")
 def rewrap_keys() -> None:
     """Wrap all data keys under the first master key, and delete the wraps of the others.
 

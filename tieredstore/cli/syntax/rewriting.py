@@ -158,7 +158,7 @@ def restore() -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be done; own and write nothing.")
 @take_over_option
 @json_option
-@done_by("tieredstore.cli.commands.compact")
+@done_by("tieredstore.cli.commands.maintaining", "run_compact")
 def compact() -> None:
     """Merge small objects of messages, and small index files, into large ones.
 
@@ -296,7 +296,7 @@ def export() -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be moved; change nothing.")
 @take_over_option
 @json_option
-@done_by("tieredstore.cli.commands.offload")
+@done_by("tieredstore.cli.commands.maintaining", "run_offload")
 def offload() -> None:
     """Move messages of TOPIC to the second store, tieredStoreOffloadPath, which no process may own.
 

@@ -59,7 +59,7 @@ def serve() -> None:
 
 @click.command("console")
 @click.argument("place", type=GivenPath(), required=False)
-@done_by("tieredstore.cli.commands.console")
+@done_by("tieredstore.cli.commands.serve", "run_console")
 def console() -> None:
     """Serve web pages of the tier in PLACE until a signal: brokers, topics, queues, messages.
 
@@ -75,7 +75,7 @@ def console() -> None:
 
 @click.command("java-plugin")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-@done_by("tieredstore.cli.commands.java_plugin")
+@done_by("tieredstore.cli.commands.config", "java_plugin")
 def java_plugin() -> None:
     """Write the plug-in for a Java broker into DIRECTORY, such as the broker's own lib.
 

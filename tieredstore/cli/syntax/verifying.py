@@ -41,7 +41,7 @@ def check() -> None:
 )
 @engine_options
 @json_option
-@done_by("tieredstore.cli.commands.audit")
+@done_by("tieredstore.cli.commands.rebuild", "audit")
 def audit() -> None:
     """Compare all of a tier: records, units, checksums, keys, metadata, in both directions.
 
@@ -75,7 +75,7 @@ def audit() -> None:
 )
 @take_over_option
 @json_option
-@done_by("tieredstore.cli.commands.scrub")
+@done_by("tieredstore.cli.commands.maintaining", "run_scrub")
 def scrub() -> None:
     """Verify the next part of a tier. The next run continues there.
 
@@ -88,7 +88,7 @@ def scrub() -> None:
 @click.command("doctor")
 @click.argument("place", type=GivenPath(), required=False)
 @json_option
-@done_by("tieredstore.cli.commands.doctor")
+@done_by("tieredstore.cli.commands.check", "doctor")
 def doctor() -> None:
     """Report whether PLACE can keep a tier: a directory, or a URL such as s3://bucket/prefix.
 

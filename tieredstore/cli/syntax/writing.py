@@ -160,7 +160,7 @@ def put() -> None:
 )
 @take_over_option
 @json_option
-@done_by("tieredstore.cli.commands.delete_topic")
+@done_by("tieredstore.cli.commands.maintaining", "run_delete_topic")
 def delete_topic() -> None:
     """Delete topics with all their messages, for good, without a confirmation.
 
@@ -182,7 +182,7 @@ def delete_topic() -> None:
 @click.option(
     "--default", "is_default", is_flag=True, help="Keep it for tieredStoreFileReservedTime."
 )
-@done_by("tieredstore.cli.commands.set_retention")
+@done_by("tieredstore.cli.commands.maintaining", "run_set_retention")
 def set_retention() -> None:
     """Have the tier keep TOPIC for HOURS, or for its default time again.
 
