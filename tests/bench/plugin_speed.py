@@ -21,11 +21,10 @@ from typing import Any
 
 from container.record.unit import UNIT_BYTES
 from tests.bench.processes import TICKS_S, family
-from tests.bench.rows import Defaults, Goal, add_run_options, goals_beside, keep, refuse_small
+from tests.bench.rows import Defaults, Goal, add_run_options, print_and_keep, refuse_small
 from tests.support.http import free_port
 from tests.support.patience import LOOK_S, Patience, wait_until
 from tests.support.plugged_broker import (
-    Serve,
     connected,
     expire,
     make_topic,
@@ -35,8 +34,8 @@ from tests.support.plugged_broker import (
 )
 from tests.support.remoting_client import RemotingClient
 from tests.support.rocketmq_broker import BrokerInstall, RunningBroker, rocketmq_version
-from tests.support.tieredstore_process import Tieredstore
-from tieredstore.bench.run import machine_facts, spread
+from tests.support.tieredstore_process import Serve, Tieredstore
+from tieredstore.bench.run import spread
 from tieredstore.serve.wire.frame import RequestCode, ResponseCode
 
 TOPIC, QUEUES, MESSAGES_A_PULL, BATCH = "Cold", 4, 32, 64
@@ -218,12 +217,8 @@ def main() -> None:
         refuse_small(parser, options, DEFAULTS)
     with tempfile.TemporaryDirectory(dir=given.directory) as place:
         row = row_of(Path(place), given.body_bytes, options)
-    for name, value in row.items():
-        print(f"{name:28}{value}")
-    print(goals_beside(row, GOALS))
-    if given.store_results is not None:
-        run = {"metric": "run", "load": os.getloadavg()[1], "machine": machine_facts()}
-        keep([row, run], given.store_results / f"plugin-{given.body_bytes}-bytes.json")
+    kept = given.store_results
+    print_and_keep(row, GOALS, kept and kept / f"plugin-{given.body_bytes}-bytes.json")
 
 
 if __name__ == "__main__":

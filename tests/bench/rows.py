@@ -2,10 +2,13 @@
 
 import argparse
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tieredstore.bench.run import machine_facts
 
 Row = dict[str, Any]
 
@@ -75,3 +78,13 @@ def refuse_small(parser: argparse.ArgumentParser, measured: Defaults, defaults: 
 def keep(rows: Sequence[Row] | Row, path: Path) -> None:
     """Write the rows of a case."""
     path.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def print_and_keep(row: Row, goals: Sequence[Goal], path: Path | None) -> None:
+    """Print a row beside its goals, and keep it with facts of the machine if there is a path."""
+    for name, value in row.items():
+        print(f"{name:28}{value}")
+    print(goals_beside(row, goals))
+    if path is not None:
+        run = {"metric": "run", "load": os.getloadavg()[1], "machine": machine_facts()}
+        keep([row, run], path)

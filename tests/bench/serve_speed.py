@@ -9,7 +9,6 @@ serves the same queues while it tiers a backlog of another topic, and one reques
 
 import argparse
 import asyncio
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.processes import TICKS_S, family
-from tests.bench.rows import Defaults, Goal, goals_beside, keep, refuse_small
+from tests.bench.rows import Defaults, Goal, print_and_keep, refuse_small
 from tests.support.fake_broker import FakeBroker
 from tests.support.http import free_port, get, value_of
 from tests.support.patience import Patience, wait_until
 from tests.support.remoting_client import pull_fields
-from tieredstore.bench.run import machine_facts, spread
+from tieredstore.bench.run import spread
 from tieredstore.serve.wire.frame import JSON, Command, RequestCode, ResponseCode, decode, encode
 
 TOPIC, QUEUES, MESSAGES_A_PULL, IN_FLIGHT = "Bench", 8, 32, 4
@@ -179,12 +178,8 @@ def main() -> None:
         refuse_small(parser, options, DEFAULTS)
     with tempfile.TemporaryDirectory(dir=given.directory) as place:
         row = measured(Path(place), given.body_bytes, options)
-    for name, value in row.items():
-        print(f"{name:24}{value}")
-    print(goals_beside(row, GOALS))
-    if given.store_results is not None:
-        run = {"metric": "run", "load": os.getloadavg()[1], "machine": machine_facts()}
-        keep([row, run], given.store_results / f"serve-{given.body_bytes}-bytes.json")
+    kept = given.store_results
+    print_and_keep(row, GOALS, kept and kept / f"serve-{given.body_bytes}-bytes.json")
 
 
 if __name__ == "__main__":

@@ -156,3 +156,16 @@ def completed(
             process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+class Background:
+    """A process that a test starts, kills and starts again."""
+
+    process: "subprocess.Popen[bytes] | None" = None
+
+    def kill(self) -> None:
+        """Ends it as a power failure would, but for the page cache."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None

@@ -1,72 +1,19 @@
 """A real broker with the plug-in for Java brokers, the server that it reads, and its messages."""
 
 import asyncio
-import re
 import struct
-import subprocess
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.support.http import free_port, get
-from tests.support.patience import LOOK_S, Patience, until, wait_until
+from tests.support.patience import LOOK_S, Patience, until
 from tests.support.remoting_client import RemotingClient
 from tests.support.rocketmq_broker import BrokerInstall, RunningBroker, built_plugin
-from tests.support.tieredstore_process import Tieredstore
 from tieredstore.serve.wire.frame import Command, RequestCode, ResponseCode
 
 UPDATE_BROKER_CONFIG, UPDATE_AND_CREATE_TOPIC = 25, 17
 POSITION = slice(28, 36)
 """Bytes of a message that say where it is: not the same place in a tier."""
-
-
-@dataclass
-class Serve:
-    """`tieredstore serve` at the port that the broker knows."""
-
-    ours: Tieredstore
-    directory: Path
-    port: int
-    pages: int = field(default_factory=free_port)
-    more: Mapping[str, object] = field(default_factory=dict)
-    """Further settings."""
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        values = {
-            "tieredStoreServePort": self.port,
-            "tieredStoreMetricsPort": self.pages,
-            "tieredStoreServeStatePath": self.directory / "state",
-            **self.more,
-        }
-        defines = [part for key, value in values.items() for part in ("-D", f"{key}={value}")]
-        with (self.directory / "serve.log").open("ab") as log:
-            command = self.ours.command("serve", *defines)
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        patience = Patience("it is not ready", pids=[self.process.pid])
-        wait_until(lambda: get(self.pages, "/readyz")[0] == 200, patience)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        try:
-            self.start()
-            yield
-        finally:
-            self.kill()
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def answers(self, request: str, response: str) -> float:
-        """How many requests it has answered so since its start."""
-        labels = f'request="{request}",response="{response}"'
-        sample = rf"^tieredstore_serve_requests_total\{{[^}}]*{labels}\}} (.+)$"
-        found = re.findall(sample, get(self.pages, "/metrics")[1], re.MULTILINE)
-        return sum(map(float, found))
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Self
 
-from tests.support.patience import Patience, completed, ended, wait_until
+from tests.support.patience import Background, Patience, completed, ended, wait_until
 
 SOURCES = Path(__file__).parents[1] / "rocketmq"
 PLUGIN = Path(__file__).parents[2] / "rocketmq-plugin"
@@ -203,12 +203,11 @@ def free_ports() -> int:
 
 
 @dataclass
-class Server:
+class Server(Background):
     """A server process of ours and its log."""
 
     command: Sequence[str]
     log: Path
-    process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Returns once the server says that it is up; raises BrokerFailed otherwise."""
@@ -246,13 +245,6 @@ class Server:
             return None
         finally:
             self.kill()
-
-    def kill(self) -> None:
-        """Ends the server as a power failure would, but for the page cache."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
 
 
 @dataclass

@@ -1,17 +1,19 @@
 """Our command line, run as a user runs it: in a process of its own."""
 
-import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.support.cli import run
-from tests.support.patience import Patience, completed, ended, wait_until
+from tests.support.http import free_port, get
+from tests.support.patience import Background, Patience, completed, ended, wait_until
 
 POLL_S = 0.5
 
@@ -77,7 +79,7 @@ class Tieredstore:
             POLL_S,
         )
 
-    @contextlib.contextmanager
+    @contextmanager
     def following(self, store: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
         """`tier --follow` in the background, ended by force if the block does not end it."""
         with log.open("wb") as output:
@@ -98,3 +100,51 @@ def stop(process: subprocess.Popen[bytes]) -> int:
     """Asks a process to end; its exit status."""
     process.send_signal(signal.SIGTERM)
     return ended(process)
+
+
+@dataclass
+class Serve(Background):
+    """`tieredstore serve` at a port of its own, with its pages, ready once it has started."""
+
+    ours: Tieredstore
+    directory: Path
+    port: int = field(default_factory=free_port)
+    pages: int = field(default_factory=free_port)
+    more: Mapping[str, object] = field(default_factory=dict)
+    """Further settings."""
+    words: Sequence[str] = ()
+    """Further arguments."""
+
+    def start(self) -> None:
+        values = {
+            "tieredStoreServePort": self.port,
+            "tieredStoreMetricsPort": self.pages,
+            "tieredStoreServeStatePath": self.directory / "state",
+            **self.more,
+        }
+        defines = [part for key, value in values.items() for part in ("-D", f"{key}={value}")]
+        with (self.directory / "serve.log").open("ab") as log:
+            command = self.ours.command("serve", *self.words, *defines)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        patience = Patience("it is not ready", pids=[self.process.pid])
+        wait_until(lambda: get(self.pages, "/readyz")[0] == 200, patience)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        try:
+            self.start()
+            yield
+        finally:
+            self.kill()
+
+    def stop(self) -> int:
+        """Asks it to end; its exit status."""
+        assert self.process is not None
+        return stop(self.process)
+
+    def answers(self, request: str, response: str) -> float:
+        """How many requests it has answered so since its start."""
+        labels = f'request="{request}",response="{response}"'
+        sample = rf"^tieredstore_serve_requests_total\{{[^}}]*{labels}\}} (.+)$"
+        found = re.findall(sample, get(self.pages, "/metrics")[1], re.MULTILINE)
+        return sum(map(float, found))

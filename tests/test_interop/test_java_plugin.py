@@ -18,7 +18,6 @@ from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.http import free_port, get, value_of
 from tests.support.patience import HANGS_AFTER_S, LOOK_S, Patience, communicated, until, wait_until
 from tests.support.plugged_broker import (
-    Serve,
     connected,
     expire,
     make_topic,
@@ -35,7 +34,7 @@ from tests.support.rocketmq_broker import (
     BrokerInstall,
     RunningBroker,
 )
-from tests.support.tieredstore_process import Tieredstore
+from tests.support.tieredstore_process import Serve, Tieredstore
 from tieredstore.serve.wire.frame import RequestCode, ResponseCode
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]

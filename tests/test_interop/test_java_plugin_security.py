@@ -12,7 +12,6 @@ from tests.support.certificates import made_certificates
 from tests.support.http import free_port
 from tests.support.patience import HANGS_AFTER_S, LOOK_S, Patience, wait_until
 from tests.support.plugged_broker import (
-    Serve,
     connected,
     make_topic,
     plugged_in,
@@ -20,7 +19,7 @@ from tests.support.plugged_broker import (
     with_plugin,
 )
 from tests.support.rocketmq_broker import BrokerFailed, BrokerInstall, RunningBroker
-from tests.support.tieredstore_process import Tieredstore
+from tests.support.tieredstore_process import Serve, Tieredstore
 from tieredstore.serve.wire.frame import ResponseCode
 
 pytestmark = [

@@ -20,7 +20,7 @@ from tests.support.patience import HANGS_AFTER_S, Patience, ended, wait_until
 from tests.support.restored import topics_of
 from tests.support.rocketmq_broker import BrokerFailed, BrokerInstall, RunningBroker
 from tests.support.seaweedfs import SeaweedFs
-from tests.support.tieredstore_process import Tieredstore, stop
+from tests.support.tieredstore_process import Serve, Tieredstore, stop
 from tests.test_interop.client_view import by_queue, comparable, json_lines, read_all
 from tests.test_interop.test_follow_real_broker import (
     MESSAGES_A_RUN,
@@ -35,7 +35,6 @@ from tests.test_interop.test_java_plugin import (
     MESSAGES,
     QUEUES,
     TOPIC,
-    Serve,
     connected,
     make_topic,
     plugged_in,

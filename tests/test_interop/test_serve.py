@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,11 +13,11 @@ import pytest
 
 from tests.support.certificates import made_certificates
 from tests.support.golden import ROCKETMQ_533, expected, unpacked
-from tests.support.http import free_port, get, value_of
-from tests.support.patience import HANGS_AFTER_S, Patience, completed, ended, wait_until
+from tests.support.http import get, value_of
+from tests.support.patience import HANGS_AFTER_S, Patience, completed, wait_until
 from tests.support.rocketmq_broker import SHORT_LIVED, BrokerInstall
 from tests.support.seaweedfs import SeaweedFs
-from tests.support.tieredstore_process import Tieredstore
+from tests.support.tieredstore_process import Serve, Tieredstore
 from tests.test_interop.client_view import comparable, json_lines
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
@@ -83,31 +81,14 @@ def serving(
     rocketmq: BrokerInstall, directory: Path, tier: str | Path = "", **more: object
 ) -> Iterator[Served]:
     """`tieredstore serve` over a tier of the golden store, at `tier` or below the directory."""
-    tier, port, pages = tier or directory / "tier", free_port(), free_port()
-    ours = Tieredstore(ROCKETMQ_533.broker_conf, tier)
+    ours = Tieredstore(ROCKETMQ_533.broker_conf, tier or directory / "tier")
     ours.run("tier", str(unpacked(ROCKETMQ_533).store))
-    values = {
-        "tieredStoreServePort": port,
-        "tieredStoreMetricsPort": pages,
-        "tieredStoreServeStatePath": directory / "state",
-        **more,
-    }
-    defines = [part for key, value in values.items() for part in ("-D", f"{key}={value}")]
     home = directory / "home"
     home.mkdir()
-    command = [sys.executable, "-m", "tieredstore", "serve", str(tier), *defines]
-    with (
-        (directory / "serve.log").open("wb") as log,
-        subprocess.Popen(command, stdout=log, stderr=log) as process,
-    ):
-        try:
-            patience = Patience("it is not ready", pids=[process.pid])
-            wait_until(lambda: get(pages, "/readyz")[0] == 200, patience)
-            yield Served(rocketmq, home, port, pages, directory / "state")
-            process.terminate()
-            assert ended(process) == 0
-        finally:
-            process.kill()
+    serve = Serve(ours, directory, more=more)
+    with serve.running():
+        yield Served(rocketmq, home, serve.port, serve.pages, directory / "state")
+        assert serve.stop() == 0
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.http import free_port, get, value_of
+from tests.support.http import get, value_of
 from tests.support.patience import HANGS_AFTER_S, Patience, communicated, wait_until
 from tests.support.remoting_client import RemotingClient
 from tests.support.rocketmq_broker import SHORT_LIVED, BrokerInstall, RunningBroker
-from tests.support.tieredstore_process import Tieredstore, stop
+from tests.support.tieredstore_process import Serve, Tieredstore
 from tests.test_interop.test_java_plugin import (
     ENDS,
     EVERY_HOUR,
@@ -92,33 +92,19 @@ def beside(
 
     If `is_cold`, the broker has deleted most of its CommitLog.
     """
-    store, port, pages = work / "store", free_port(), free_port()
+    store = work / "store"
     with RunningBroker(rocketmq, work, store, conf) as broker:
         ours = Tieredstore(broker.conf_path, work / "tier")
-        values = {
-            "tieredStoreServePort": port,
-            "tieredStoreMetricsPort": pages,
-            "tieredStoreServeStatePath": work / "state",
-        }
-        defines = [part for key, value in values.items() for part in ("-D", f"{key}={value}")]
-        given = option.format(broker=broker.address)
         asyncio.run(produce(broker))
         with ours.following(store, work / "follow.log") as follower:
             ours.wait_for(ENDS, follower)
             if is_cold:
                 asyncio.run(expire(broker, store))
-            command = ours.command("serve", given, *defines)
-            with (
-                (work / "serve.log").open("wb") as log,
-                subprocess.Popen(command, stdout=log, stderr=log) as process,
-            ):
-                try:
-                    patience = Patience("it is not ready", pids=[process.pid])
-                    wait_until(lambda: get(pages, "/readyz")[0] == 200, patience)
-                    yield Beside(broker, process, port, pages)
-                    assert stop(process) == 0
-                finally:
-                    process.kill()
+            serve = Serve(ours, work, words=[option.format(broker=broker.address)])
+            with serve.running():
+                assert serve.process is not None
+                yield Beside(broker, serve.process, serve.port, serve.pages)
+                assert serve.stop() == 0
 
 
 async def send_late(address: str) -> None:
