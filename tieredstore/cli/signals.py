@@ -41,7 +41,32 @@ class Signalled(BaseException):
         return f"{word}: {self.done}" if self.done else word
 
 
-class EndingSignals:
+class _TwoSignals:
+    """The first ending signal, which is a request, and the end of the process by a later one."""
+
+    def __init__(self, ask: Callable[[], object], now_s: Callable[[], float]) -> None:
+        self.first: int = 0
+        """The number of the signal that came first; 0 while none came."""
+        self._at_s = 0.0
+        self._ask = ask
+        self._now_s = now_s
+
+    def _take(self, number: int, _: object = None) -> None:
+        now_s = self._now_s()
+        if not self.first:
+            self.first, self._at_s = number, now_s
+            self._ask()
+        elif now_s - self._at_s >= ECHO_S:
+            _end_now(number)
+
+
+def _ending() -> list[signal.Signals]:
+    """The ending signals, but for a SIGHUP that the caller ignores, as `nohup` does."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in ENDING if number != signal.SIGHUP or not ignored]
+
+
+class EndingSignals(_TwoSignals):
     """Handlers of SIGINT, SIGTERM and SIGHUP while the current event loop runs."""
 
     def __init__(
@@ -52,35 +77,20 @@ class EndingSignals:
         It may be ended at any moment: unpublished bytes are invisible, and the next start
         continues. SIGHUP stays ignored where the caller ignores it, as `nohup` does.
         """
-        self.first: int = 0
-        """The number of the signal that came first; 0 while none came."""
-        self._at_s = 0.0
-        self._ask = ask
         loop = asyncio.get_running_loop()
-        self._now_s = now_s or loop.time
-        for number in ENDING:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                loop.add_signal_handler(number, self._take, number)
-
-    def _take(self, number: int) -> None:
-        now_s = self._now_s()
-        if not self.first:
-            self.first, self._at_s = number, now_s
-            self._ask()
-        elif now_s - self._at_s >= ECHO_S:
-            _end_now(number)
+        super().__init__(ask, now_s or loop.time)
+        for number in _ending():
+            loop.add_signal_handler(number, self._take, number)
 
 
-class EndRequest:
+class EndRequest(_TwoSignals):
     """Request to end a synchronous command, by the first of SIGINT, SIGTERM and SIGHUP.
 
     A second signal ends the process at once. Use `with`.
     """
 
     def __init__(self) -> None:
-        self.is_made = False
-        self._at_s = 0.0
-        self._clock = SystemClock()
+        super().__init__(self._show, SystemClock().monotonic_s)
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -88,9 +98,8 @@ class EndRequest:
         # A handler may run while the thread is inside of an `Event`, whose lock it would wait for.
         self._read, self._write = os.pipe()
         if threading.current_thread() is threading.main_thread():
-            for number in ENDING:
-                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._take)
+            for number in _ending():
+                self._before[number] = signal.signal(number, self._take)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,13 +113,8 @@ class EndRequest:
         """Return whether the request is made, at once or within some seconds."""
         return bool(select.select([self._read], [], [], seconds)[0])
 
-    def _take(self, number: int, _: object) -> None:
-        now_s = self._clock.monotonic_s()
-        if not self.is_made:
-            self.is_made, self._at_s = True, now_s
-            os.write(self._write, b"1")
-        elif now_s - self._at_s >= ECHO_S:
-            _end_now(number)
+    def _show(self) -> None:
+        os.write(self._write, b"1")
 
 
 @contextmanager
