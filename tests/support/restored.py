@@ -19,9 +19,11 @@ from tieredstore.config.effective import Config
 from tieredstore.hot.log.commit_log import CommitLogWriter
 from tieredstore.hot.log.record_scan import Damage, scan_file
 from tieredstore.hot.options import HotWriteOptions
+from tieredstore.offline.jobs import restore_plan
 from tieredstore.offline.jobs import restore_store as job
 from tieredstore.offline.jobs.engine import OneProcess
-from tieredstore.offline.jobs.restore_store import RestoreReport, Wanted
+from tieredstore.offline.jobs.restore_plan import Wanted
+from tieredstore.offline.jobs.restore_store import RestoreReport
 from tieredstore.session.reader import existing_tier
 
 OPTIONS = HotWriteOptions(commit_log_bytes=16 << 10, consume_queue_bytes=400)
@@ -32,8 +34,8 @@ ALL = Wanted()
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "GROUP_BYTES", 4 << 10)
-    monkeypatch.setattr(job, "WRITTEN_ROWS", 20)
+    monkeypatch.setattr(restore_plan, "GROUP_BYTES", 4 << 10)
+    monkeypatch.setattr(restore_plan, "WRITTEN_ROWS", 20)
     monkeypatch.setattr(job, "SPARE_BYTES", 0)
 
 

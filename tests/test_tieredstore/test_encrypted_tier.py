@@ -19,7 +19,8 @@ from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.offline.jobs.audit import audit
 from tieredstore.offline.jobs.engine import OneProcess
-from tieredstore.offline.jobs.restore_store import Wanted, restore_store
+from tieredstore.offline.jobs.restore_plan import Wanted
+from tieredstore.offline.jobs.restore_store import restore_store
 from tieredstore.offline.scan.planning import splits
 from tieredstore.reader import readable_tier
 from tieredstore.session import places

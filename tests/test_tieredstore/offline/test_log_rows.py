@@ -20,9 +20,14 @@ from container.tier_view import FixedMetadata, TierReader
 from provider.ranges import QueueOffset
 from provider.testing.memory import MemoryStore
 from tieredstore.config.effective import Config
-from tieredstore.offline.jobs import restore_store as job
-from tieredstore.offline.jobs.restore_store import Corrections, RestorePlan, Wanted
-from tieredstore.offline.scan.log_rows import LogRow, rows_of_log
+from tieredstore.offline.jobs import restore_plan as job
+from tieredstore.offline.jobs.restore_plan import (
+    Corrections,
+    LogRow,
+    RestorePlan,
+    Wanted,
+    rows_of_log,
+)
 from tieredstore.offline.scan.planning import LogExtent, Selection, extents_of, splits_of_queue
 from tieredstore.offline.scan.split import TierPlace
 

@@ -39,8 +39,8 @@ from tests.support.restored import (
 from tieredstore.config.sources import ConfigError
 from tieredstore.hot.log.durable_ends import Checkpoint
 from tieredstore.hot.options import HotWriteOptions
-from tieredstore.offline.jobs import restore_store as job
-from tieredstore.offline.jobs.restore_store import Wanted
+from tieredstore.offline.jobs import restore_plan
+from tieredstore.offline.jobs.restore_plan import Wanted
 from tieredstore.offline.scan.split import TierPlace
 
 __all__ = ["broker", "small_groups", "tier"]  # fixtures
@@ -240,7 +240,7 @@ def test_a_topic_that_its_broker_deleted_is_left_out(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    as_seen = job.as_seen
+    as_seen = restore_plan.as_seen
 
     async def with_gap(reader: TierReader, state: TierState, place: TierPlace) -> Any:
         queue = state.queues[B]
@@ -248,7 +248,7 @@ def test_a_topic_that_its_broker_deleted_is_left_out(
         state.queues[B] = replace(queue, next_offset=gap.end, gaps=(gap,))
         return await as_seen(reader, state, place)
 
-    monkeypatch.setattr(job, "as_seen", with_gap)
+    monkeypatch.setattr(restore_plan, "as_seen", with_gap)
     offsets = {"B@g": {1: 122}}
     report = restored(tier, root := tmp_path / "restored", offsets=offsets)
     if reason == TOPIC_DELETED_REASON:

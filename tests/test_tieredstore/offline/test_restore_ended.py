@@ -36,9 +36,11 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.layout import open_layout
 from tieredstore.following.options import HotLogOptions
 from tieredstore.offline.jobs import restore_group as group_job
+from tieredstore.offline.jobs import restore_plan
 from tieredstore.offline.jobs import restore_store as job
 from tieredstore.offline.jobs.engine import OneProcess, Piece
-from tieredstore.offline.jobs.restore_store import Ledger, Wanted
+from tieredstore.offline.jobs.restore_plan import Wanted
+from tieredstore.offline.jobs.restore_store import Ledger
 
 __all__ = ["broker", "small_groups", "tier"]  # fixtures
 
@@ -305,7 +307,7 @@ def test_a_disk_that_is_full_in_the_middle_is_one_sentence_and_the_next_run_cont
 def test_a_full_directory_of_temporary_files_is_named(
     tier: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "WRITTEN_ROWS", 1)
+    monkeypatch.setattr(restore_plan, "WRITTEN_ROWS", 1)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: FileIO("/dev/full", "r+"))
     said = run(*tier, "restore", tmp_path / "restored", "--processes", "1", status=None)
     assert said.status == 3

@@ -20,7 +20,8 @@ from tests.support.restored import (
     tier,
     topics_of,
 )
-from tieredstore.offline.jobs.restore_store import Wanted, group_offsets
+from tieredstore.offline.jobs.restore_plan import Wanted
+from tieredstore.offline.jobs.restore_store import group_offsets
 from tieredstore.session.tiering import topic_values
 
 __all__ = ["broker", "small_groups", "tier"]  # fixtures

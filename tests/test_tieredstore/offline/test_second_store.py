@@ -13,7 +13,8 @@ from tieredstore.config.effective import Config
 from tieredstore.offline import dataset
 from tieredstore.offline.jobs.engine import OneProcess
 from tieredstore.offline.jobs.rebuild_files import restore
-from tieredstore.offline.jobs.restore_store import Wanted, restore_store
+from tieredstore.offline.jobs.restore_plan import Wanted
+from tieredstore.offline.jobs.restore_store import restore_store
 
 SETTINGS = {
     "brokerClusterName": "C",

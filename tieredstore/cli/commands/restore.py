@@ -20,12 +20,8 @@ from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.layout import COMMIT_LOG, commit_log_directories
 from tieredstore.hot.log.topics import given_topics
 from tieredstore.metrics.summary import counted
-from tieredstore.offline.jobs.restore_store import (
-    GroupMessages,
-    RestoreReport,
-    Wanted,
-    restore_store,
-)
+from tieredstore.offline.jobs.restore_plan import Wanted
+from tieredstore.offline.jobs.restore_store import GroupMessages, RestoreReport, restore_store
 from tieredstore.serve.options import ServeOptions
 from tieredstore.session.consumer_offsets import Table, parse
 from tieredstore.session.reader import existing_tier

@@ -1,4 +1,4 @@
-"""A store directory written from a tier: plan, workers, and the files of the whole directory.
+"""A store directory written from a tier: workers, and the files of the whole directory.
 
 The CommitLog has the records in the order of their store times, at new positions, because a tier
 does not keep those of its broker. It begins above the end that a filler states (`log_start`), as
@@ -7,39 +7,26 @@ run that was ended is continued by the next one, and workers need not know of ea
 0066).
 """
 
-import asyncio
 import fcntl
 import json
 import os
 import re
 import shutil
-import tempfile
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from hashlib import sha256
-from io import FileIO
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast, overload
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from container.errors import InUse
-from container.metadata.records import TOPIC_DELETED_REASON, Queue
-from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.rocketmq import local_file_name
-from container.queue.message_queue_container import MessageQueueContainer
-from container.record.header import BlankRecord
-from container.record.unit import FILLER_SIZE, UNIT_BYTES
-from container.tier_view import TierReader
 from dispatcher.topic_filter import is_system_topic
 from provider.clock import Clock, SystemClock
 from provider.errors import Unavailable
 from provider.names import is_directory, is_there
-from provider.posix.files import posix_errors, refuse_other_systems
+from provider.posix.files import refuse_other_systems
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.following.directory.layout import (
@@ -54,32 +41,34 @@ from tieredstore.hot.log.consume_queues import FILLER
 from tieredstore.hot.log.directory import StoreIdentity, write_identity
 from tieredstore.hot.log.durable_ends import Checkpoint
 from tieredstore.hot.log.files import replace_file, sync_directories
-from tieredstore.hot.log.topics import CONFIRMED, RESERVE_TIME, row_of, with_queues
-from tieredstore.offline.jobs.engine import BytesProgress, Engine, Piece, temporary_directory
+from tieredstore.hot.log.topics import CONFIRMED, RESERVE_TIME, with_queues
+from tieredstore.offline.jobs.engine import BytesProgress, Engine, Piece
 from tieredstore.offline.jobs.restore_group import (
     BEGINS,
     MARKER,
-    LogExtract,
     RestoreGroup,
     as_said,
-    incarnation_of,
     open_sparse,
     restore_group,
     write_units,
 )
-from tieredstore.offline.scan.log_rows import ROW, LogRow, Rows, rows_of_log
-from tieredstore.offline.scan.planning import as_seen, with_open_tier
-from tieredstore.offline.scan.split import Seen, Split, TierPlace
+from tieredstore.offline.jobs.restore_plan import (
+    DAMAGED,
+    GAP,
+    Corrections,
+    RestoredQueue,
+    RestorePlan,
+    Stretch,
+    Wanted,
+    filled_from,
+    log_start,
+    planned,
+)
 from tieredstore.process_name import boot_id
 from tieredstore.session.owner import refuse_overlap
-from tieredstore.session.reader import AS_OPTIONS
 
-GROUP_BYTES = 64 << 20
-"""Records that a worker sorts at once. Neighbours overlap by the time of an extent at most."""
 PLANS_MAX = 20
 """Corrected plans of one run: damage takes one more, retention beside the run some."""
-DIGESTED_ROWS = WRITTEN_ROWS = 1 << 16
-"""Extents whose columns are in memory at once; more of a tier are in a file."""
 SPARE_BYTES = 64 << 20
 """Free space beyond the files, for what the broker writes first."""
 BLOCK_BYTES = 4096
@@ -87,156 +76,6 @@ BLOCK_BYTES = 4096
 OFFSETS = "consumerOffset.json"
 IGNORED = frozenset({"lost+found"})
 """Names in an empty directory at the root of a file system."""
-DAMAGED, GAP, NOT_WANTED = "damage in the tier", "a gap", "not asked for"
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Messages that are wanted in the directory; each queue ends where it does in the tier."""
-
-    topics: frozenset[str] | None = None
-    """None: all."""
-    since_ms: int | None = None
-    """From the first extent on with a message that was stored at this time or later."""
-
-
-@dataclass(slots=True)
-class Corrections:
-    """Contradictions of records to the metadata, so that the next plan fits them."""
-
-    begins: dict[str, int] = field(default_factory=dict[str, int])
-    """First offset after damage, by incarnation of the queue."""
-    sizes: dict[str, int] = field(default_factory=dict[str, int])
-    """Length of the records of an extent, by queue and position: a coda is none of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestoredQueue:
-    """Offsets of one queue in the directory and in the tier."""
-
-    topic: str
-    queue_id: int
-    first: int
-    """First offset in the directory; `end` if it has no message."""
-    end: int
-    tier_first: int
-    why: str = ""
-    """Why offsets from `tier_first` to `first` are not in the directory; "" if there are none."""
-
-
-class Stretch(NamedTuple):
-    """Stretch of the restored CommitLog, which one worker writes."""
-
-    number: int
-    position: int
-    """Of the first record, in the restored CommitLog."""
-    extents: tuple[int, int]
-    """Extents `[from, to)` of it, in the order of the plan."""
-    bytes: int
-    """Length of the records."""
-    ends_file: bool
-    """Whether the rest of its CommitLog file stays empty, and another one follows."""
-
-
-@dataclass(slots=True)
-class RestorePlan:
-    """Everything that is to be written. It follows from the metadata and the corrections."""
-
-    state: TierState
-    place: TierPlace
-    seen: Seen
-    root: Path
-    queues: list[RestoredQueue]
-    rows: Rows
-    """Extents that are wanted, by queue. `first_ms`: no record is sorted before this time, which is
-    the latest store time of the queue before it."""
-    order: NDArray[np.uint32]
-    """Numbers of the rows in the order of their times."""
-    names: Sequence[str]
-    """Names of objects, by their numbers in the rows."""
-    groups: list[Stretch]
-    deleted: list[str]
-    """Topics that their broker deleted."""
-    newest_ms: int
-    log_file_bytes: int
-    queue_file_bytes: int
-
-    @property
-    def digest(self) -> str:
-        """Digest of all that workers are to write."""
-        said = sha256(repr((self.groups, self.queues, self.log_file_bytes, self.queue_file_bytes))
-                      .encode())  # fmt: skip
-        for start in range(0, len(self.order), DIGESTED_ROWS):
-            rows = self.rows[self.order[start : start + DIGESTED_ROWS]]
-            for name in ("queue", "first_offset", "next_offset", "bytes"):
-                said.update(rows[name].tobytes())
-        return said.hexdigest()
-
-    def group(self, stretch: Stretch) -> RestoreGroup:
-        """Return the task of a worker."""
-        rows = self.rows[self.order[slice(*stretch.extents)]]
-        return RestoreGroup(
-            str(self.root),
-            stretch.number,
-            stretch.position,
-            tuple(self._extract(LogRow(*values)) for values in rows.tolist()),
-            self.log_file_bytes,
-            self.queue_file_bytes,
-            stretch.ends_file,
-        )
-
-    def _extract(self, row: LogRow) -> LogExtract:
-        one = self.queues[row.queue]
-        queue = self.state.queues[QueueId(one.topic, one.queue_id)]
-        piece = row.piece(queue.id, self.names)
-        split = Split(
-            queue.id,
-            piece.position,
-            piece.end,
-            piece.position,
-            piece.end,
-            (piece,),
-            place=self.place,
-            generation=queue.generation,
-            seen=self.seen,
-        )
-        crc = None if row.crc32c < 0 else row.crc32c
-        return LogExtract(split, row.first_offset, row.next_offset, row.bytes, row.first_ms, crc)
-
-    @property
-    def bytes(self) -> int:
-        """Length of all records, units and fillers."""
-        units = sum(one.end - _filled_from(one, self.queue_file_bytes) for one in self.queues)
-        return sum(one.bytes for one in self.groups) + units * UNIT_BYTES
-
-    @property
-    def inodes(self) -> int:
-        """Number of all files and directories."""
-        units = self.queue_file_bytes // UNIT_BYTES
-        files = sum(
-            -(-one.end // units) - _filled_from(one, self.queue_file_bytes) // units
-            for one in self.queues
-        )
-        logs = 1 + sum(one.ends_file for one in self.groups)
-        topics = len({one.topic for one in self.queues})
-        return files + len(self.queues) + logs + topics
-
-    def rows_in_tier(self) -> dict[str, dict[str, Any]]:
-        """Return the settings that the tier has, in the form of `topics.json`, by topic."""
-        rows = {one.topic: self._row_in_tier(one.topic) for one in self.queues}
-        return {topic: row for topic, row in rows.items() if row is not None}
-
-    def reserve_time(self, topic: str) -> str | None:
-        """Return the retention of a topic in the tier; None for the default."""
-        known = self.state.topics.get(topic)
-        if known is not None and known.retention_hours > 0:
-            return str(known.retention_hours)
-        row = self._row_in_tier(topic)
-        return None if row is None else row["attributes"].get(RESERVE_TIME)
-
-    def _row_in_tier(self, topic: str) -> dict[str, Any] | None:
-        known = self.state.topics.get(topic)
-        return None if known is None else row_of(topic, known.settings)
 
 
 class GroupMessages(NamedTuple):
@@ -534,183 +373,6 @@ def _correct(corrections: Corrections, said: Iterable[Piece]) -> bool:
     return is_new
 
 
-def planned(config: Config, root: Path, wanted: Wanted, corrections: Corrections) -> RestorePlan:
-    """Plan a directory. Reads the metadata.
-
-    Many extents are in a temporary file, which is mapped: 80 bytes for each. Memory: 4 bytes for
-    each, 30 while they are sorted, and the objects of one manifest.
-
-    Raises:
-        ConfigError: there is no such topic, or an extent is longer than a file of the CommitLog.
-        NotFound, Corrupt, NewerVersion, Denied, Unavailable: as `planning.plan`.
-    """
-    with tempfile.TemporaryFile(dir=temporary_directory(), buffering=0) as file:
-
-        async def work(reader: TierReader, place: TierPlace) -> RestorePlan:
-            return await _Planning(config, root, wanted, corrections, file).plan(reader, place)
-
-        return with_open_tier(config, work, naming=AS_OPTIONS)
-
-
-class _Planning:
-    """Planning of one directory from one state of a tier."""
-
-    def __init__(
-        self,
-        config: Config,
-        root: Path,
-        wanted: Wanted,
-        corrections: Corrections,
-        file: FileIO,
-    ) -> None:
-        """`file`: for the extents; a mapping of it is in the plan."""
-        self._file = file
-        self._waiting: list[Rows] = []
-        self._added = self._written = 0
-        """All rows, and those in the file."""
-        self._config = config
-        self._root = root
-        self._wanted = wanted
-        self._corrections = corrections
-        self._sizes: defaultdict[str, dict[int, int]] = defaultdict(dict)
-        for place, length in corrections.sizes.items():
-            incarnation, _, start = place.rpartition("@")
-            self._sizes[incarnation][int(start)] = length
-        self._queues: list[RestoredQueue] = []
-        self._names: dict[str, int] = {}
-        self._newest_ms = 0
-
-    async def plan(self, reader: TierReader, place: TierPlace) -> RestorePlan:
-        """As `planned`."""
-        state = reader.state.copy()
-        place, seen = await as_seen(reader, state, place)
-        missing = (self._wanted.topics or frozenset()) - {queue.topic for queue in state.queues}
-        if missing:
-            topic = min(missing)
-            raise ConfigError(f"the tier has no topic {topic}: `tieredstore topics` lists them")
-        deleted: set[str] = set()
-        for queue in (state.queues[name] for name in sorted(state.queues)):
-            container = reader.container(queue.id)
-            if _is_deleted(queue):
-                deleted.add(queue.id.topic)
-            elif container is not None:
-                await self._add(queue, container.as_of(queue))
-        rows = await asyncio.to_thread(self._mapped)
-        order = np.argsort(rows["first_ms"], kind="stable").astype(np.uint32)
-        hot = self._config.hot_write
-        # A queue may be from before, its topic created again.
-        deleted -= {one.topic for one in self._queues}
-        groups = list(_stretches(rows, order, self._queues, hot.commit_log_bytes))
-        return RestorePlan(
-            state, place, seen, self._root, self._queues, rows, order, [*self._names], groups,
-            sorted(deleted), self._newest_ms, hot.commit_log_bytes, hot.queue_file_bytes,
-        )  # fmt: skip
-
-    def _write(self) -> None:
-        rows = np.concatenate(self._waiting)
-        with posix_errors(temporary_directory()):
-            self._file.seek(self._written * ROW.itemsize)
-            left = memoryview(rows.tobytes())
-            while left:
-                left = left[self._file.write(left) :]
-        self._written, self._waiting = self._added, []
-
-    def _mapped(self) -> Rows:
-        if not self._written:
-            return np.concatenate([np.empty(0, ROW), *self._waiting])
-        if self._waiting:
-            self._write()
-        return np.asarray(np.memmap(self._file, ROW, "r", shape=(self._written,)))
-
-    async def _add(self, queue: Queue, container: MessageQueueContainer) -> None:
-        """Add a queue, and the extents of it that are wanted."""
-        begin = _begin_of(queue, self._wanted, self._corrections)
-        since_ms = self._wanted.since_ms
-        first, latest_ms = queue.next_offset, 0
-        sizes = self._sizes.get(incarnation_of(queue.id, queue.generation), {})
-        async for found in rows_of_log(container, len(self._queues), self._names):
-            if since_ms is not None:
-                young = found["first_offset"][found["last_ms"] >= since_ms]
-                if not len(young):
-                    continue
-                begin, since_ms = max(begin, (int(young[0]), NOT_WANTED)), None
-            rows = found[found["first_offset"] >= begin[0]]
-            if not len(rows):
-                continue
-            first = min(first, int(rows["first_offset"][0]))
-            corrected = np.isin(rows["start"], [*sizes])
-            rows["bytes"][corrected] = [sizes[start] for start in rows["start"][corrected].tolist()]
-            latest = np.maximum.accumulate(np.concatenate(([latest_ms], rows["last_ms"])))
-            rows["first_ms"] = np.maximum(rows["first_ms"], latest[:-1])
-            latest_ms = int(latest[-1])
-            self._waiting.append(rows)
-            self._added += len(rows)
-            if self._added >= self._written + WRITTEN_ROWS:
-                await asyncio.to_thread(self._write)
-        if since_ms is not None:
-            begin = max(begin, (queue.next_offset, NOT_WANTED))
-        why = begin[1] if first > queue.min_offset else ""
-        self._queues.append(
-            RestoredQueue(*queue.id, first, queue.next_offset, queue.min_offset, why)
-        )
-        self._newest_ms = max(self._newest_ms, latest_ms)
-
-
-def _is_deleted(queue: Queue) -> bool:
-    last = queue.gaps[-1] if queue.gaps else None
-    return (
-        last is not None and last.end == queue.next_offset and last.reason == TOPIC_DELETED_REASON
-    )
-
-
-def _begin_of(queue: Queue, wanted: Wanted, corrections: Corrections) -> tuple[int, str]:
-    """First offset that a queue may have in the directory at all times, and the reason for it.
-
-    Offsets without a message have no unit that a broker passes over: a queue begins after its last
-    gap.
-    """
-    if wanted.topics is not None and queue.id.topic not in wanted.topics:
-        return queue.next_offset, NOT_WANTED
-    gap = queue.gaps[-1].end if queue.gaps else 0
-    damaged = corrections.begins.get(incarnation_of(queue.id, queue.generation), 0)
-    return max((0, ""), (gap, GAP), (damaged, DAMAGED))
-
-
-def log_start(file_bytes: int) -> int:
-    """Return the position at which a CommitLog with such files begins. Pure.
-
-    A filler states position 0 and the largest size. A Java broker takes the end of a queue's last
-    unit for the position up to which the queue is built, so that it would build no unit of the
-    first messages of a queue that has fillers alone (`ConsumeQueue.putMessagePositionInfo`).
-    """
-    return -(-(FILLER_SIZE + 1) // file_bytes) * file_bytes
-
-
-def _stretches(
-    rows: Rows, order: NDArray[np.uint32], queues: Sequence[RestoredQueue], file_bytes: int
-) -> Iterator[Stretch]:
-    """Divide extents, in order of their times, into stretches of the files of a CommitLog."""
-    sizes = rows["bytes"][order]
-    if len(sizes) and sizes.max() > file_bytes - BlankRecord.SIZE:
-        one = queues[int(rows["queue"][int(order[int(sizes.argmax())])])]
-        raise ConfigError(
-            f"mappedFileSizeCommitLog is {file_bytes}, and an extent of {one.topic}/{one.queue_id} "
-            f"has {sizes.max()} bytes: make it larger"
-        )
-    ends = np.cumsum(sizes)
-    position, first, before, number = log_start(file_bytes), 0, 0, 0
-    while first < len(ends):
-        room = file_bytes - position % file_bytes - BlankRecord.SIZE
-        fitting = int(np.searchsorted(ends, before + room, side="right"))
-        end = min(fitting, int(np.searchsorted(ends, before + GROUP_BYTES)) + 1)
-        ends_file = end == fitting < len(ends)
-        length = int(ends[end - 1]) - before
-        yield Stretch(number, position, (first, end), length, ends_file)
-        number, first, before, position = number + 1, end, before + length, position + length
-        if ends_file:
-            position += file_bytes - position % file_bytes
-
-
 def _refuse_full(root: Path, found: RestorePlan, bytes_waiting: int) -> None:
     """Refuse to begin what the disk has not the space for.
 
@@ -731,15 +393,6 @@ def _refuse_full(root: Path, found: RestorePlan, bytes_waiting: int) -> None:
             f"the disk has {lacks}: give another directory, or restore less (--since, --topic)",
             str(root),
         )
-
-
-def _filled_from(queue: RestoredQueue, file_bytes: int) -> int:
-    """First offset of the file in which a queue begins. Fillers are before its first message.
-
-    A queue without messages ends with a filler, so that a broker finds its end.
-    """
-    last = queue.first if queue.first < queue.end else max(queue.end - 1, 0)
-    return last - last % (file_bytes // UNIT_BYTES)
 
 
 def group_offsets(
@@ -778,7 +431,7 @@ def _write_rest(found: RestorePlan, root: Path, offsets: Mapping[str, Mapping[in
     """
     file_bytes = found.queue_file_bytes
     for one in found.queues:
-        start = _filled_from(one, file_bytes)
+        start = filled_from(one, file_bytes)
         raw = FILLER * (one.first - start)
         write_units(root, QueueId(one.topic, one.queue_id), start, raw, file_bytes)
     if not found.groups:
