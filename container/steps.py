@@ -28,9 +28,9 @@ from typing import ClassVar, TypeVar
 from container.journal.journal import Journal
 from container.metadata.objects import names_of_queue
 from container.metadata.operations import AddTombstones
-from container.metadata.queue_table import QueueTable
 from container.metadata.records import ManifestRef, Queue, Segment, Tombstone
 from container.metadata.state import StateChange, TierState
+from container.metadata.tables import QueueTable
 from container.names.queue_id import FLAT_FILES, QueueId
 from container.names.rocketmq import SegmentName, parse_segment_name
 from container.names.tier_objects import KeptName, ManifestName, parse_name

@@ -13,7 +13,7 @@ import orjson
 
 from container.errors import Finding, NewerVersion
 from container.journal.frame import Frame, FrameKind, copy_in, decode_entry
-from container.journal.snapshot import decode_snapshot
+from container.journal.reader import decode_snapshot
 from container.metadata.objects import home_of, mark_name, place_of, references, references_of
 from container.metadata.records import Attempt, Broker
 from container.metadata.state import TierState

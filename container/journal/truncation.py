@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from container.errors import NewerVersion
 from container.journal.frame import NONCE_BYTES, Frame, FrameKind, copy_in, decode_entry
-from container.journal.reader import Loaded
-from container.journal.snapshot import write_snapshot
+from container.journal.reader import Loaded, write_snapshot
 from container.metadata.codec import decode_operations
 from container.metadata.operations import CommitQueue, Operation, PutQueue, RecordGap
 from container.metadata.state import TierState

@@ -33,7 +33,6 @@ from container.metadata.operations import (
     TakeOwnership,
     TrimQueue,
 )
-from container.metadata.queue_table import QueueOverlay, QueueTable
 from container.metadata.records import (
     Attempt,
     Broker,
@@ -46,7 +45,14 @@ from container.metadata.records import (
     queue_path,
     refuse_unless,
 )
-from container.metadata.tables import TABLES, Overlay, TombstoneOverlay, TombstoneTable
+from container.metadata.tables import (
+    TABLES,
+    Overlay,
+    QueueOverlay,
+    QueueTable,
+    TombstoneOverlay,
+    TombstoneTable,
+)
 from container.names.queue_id import QueueId
 from container.names.rocketmq import parse_segment_name
 from provider.ranges import QueueOffset

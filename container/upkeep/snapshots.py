@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from container.errors import Refused
-from container.journal.snapshot import write_snapshot
+from container.journal.reader import write_snapshot
 from container.journal.truncation import (
     DurableBoundary,
     VerifiedSnapshot,

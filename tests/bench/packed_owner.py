@@ -17,7 +17,7 @@ from typing import Self
 
 from container.index.options import IndexOptions
 from container.journal.frame import Frame, FrameKind
-from container.journal.snapshot import write_snapshot
+from container.journal.reader import write_snapshot
 from container.metadata.state import TierState
 from container.names.queue_id import QueueId
 from container.names.tier_objects import BoundaryName

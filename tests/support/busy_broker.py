@@ -21,8 +21,8 @@ import tieredstore.following.queues.files as files_module
 from container.names.queue_id import QueueId
 from container.record.unit import UNIT_BYTES, ConsumeQueueUnit
 from tests.support.fake_broker import FakeBroker
-from tieredstore.following.directory.pins import Pins
 from tieredstore.following.log.commit_log import CommitLogFiles
+from tieredstore.following.log.followed_log import Pins
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.queues.files import ConsumeQueueFiles
 

@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 
 from container.journal.journal import Journal
-from container.journal.snapshot import write_snapshot
+from container.journal.reader import write_snapshot
 from container.metadata.state import TierState
 from container.names.tier_objects import EntryName
 from provider.clock import Clock

@@ -14,7 +14,7 @@ import pytest
 from container.journal import journal, reader, truncation
 from container.journal.journal import Transaction
 from container.journal.ownership import EntryWriter, Outcome, Written
-from container.journal.snapshot import encode_snapshot
+from container.journal.reader import encode_snapshot
 from container.journal.truncation import VerifiedSnapshot
 from container.metadata import objects
 from container.metadata.operations import Release

@@ -20,7 +20,7 @@ from container.errors import NewerVersion
 from container.java.metadata import parse_java_metadata
 from container.java.tier import load_java_tier
 from container.journal.frame import Frame, FrameKind
-from container.journal.snapshot import decode_snapshot
+from container.journal.reader import decode_snapshot
 from container.metadata.codec import (
     decode_operations,
     decode_segments,
@@ -30,9 +30,9 @@ from container.metadata.codec import (
     join_operations,
     state_pieces,
 )
-from container.metadata.queue_table import QueueTable
 from container.metadata.records import ManifestRef
 from container.metadata.state import TierState
+from container.metadata.tables import QueueTable
 from container.names.queue_id import QueueId, SegmentType
 from container.names.tier_objects import ManifestName, SnapshotName
 from container.queue.manifest import decode_manifest

@@ -17,7 +17,7 @@ from provider.errors import Denied
 from provider.object.store import FsspecStore
 from tieredstore.config.effective import Config
 from tieredstore.config.location import TierUrl
-from tieredstore.diagnosis.promises import Grade, Line, taken_latency, tried_calls, tried_promises
+from tieredstore.diagnosis.directory import Grade, Line, taken_latency, tried_calls, tried_promises
 from tieredstore.session.places import s3_options
 
 SKEW_S_MAX = 60.0

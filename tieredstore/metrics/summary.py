@@ -6,8 +6,8 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import NamedTuple, Self
 
-from container.metadata.queue_table import QueueTable
 from container.metadata.records import MADE_AGAIN_REASON, TOPIC_DELETED_REASON, Gap, Queue
+from container.metadata.tables import QueueTable
 from container.names.queue_id import QueueId, SegmentType
 from container.record.message import moment_of
 from dispatcher.ports import DELETED_REASON, HALTED, QueueState

@@ -10,8 +10,8 @@ from urllib.request import urlopen
 from prometheus_client.parser import text_string_to_metric_families
 
 from container.journal.heartbeat import LOOKS_PER_LEASE, last_moment_ms, last_sign
-from container.metadata.queue_table import QueueTable
 from container.metadata.state import TierState
+from container.metadata.tables import QueueTable
 from provider.clock import SystemClock
 from tieredstore.config.effective import Config
 from tieredstore.config.prices import HOUR_S, MONTH_S, Load, forecast

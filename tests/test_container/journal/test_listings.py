@@ -10,8 +10,7 @@ from random import Random
 import pytest
 
 from container.journal.ownership import EntryWriter, Outcome
-from container.journal.reader import JournalReader
-from container.journal.snapshot import encode_snapshot
+from container.journal.reader import JournalReader, encode_snapshot
 from container.journal.truncation import DurableBoundary, plan_old_boundaries
 from container.metadata.operations import AddTombstones
 from container.metadata.records import Tombstone

@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from container.journal import snapshot
+from container.journal import reader
 from container.journal.frame import Frame, FrameKind
 from container.journal.journal import Journal
-from container.journal.reader import JournalFollower
-from container.journal.snapshot import (
+from container.journal.reader import (
+    JournalFollower,
     decode_in_turns,
     decode_snapshot,
     encode_snapshot,
@@ -234,7 +234,7 @@ def large_state(prefix: str = "m") -> TierState:
 async def test_a_snapshot_in_chunks_is_one_frame_and_lets_others_run(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "CHUNKS_PER_TURN", 4)
+    monkeypatch.setattr(reader, "CHUNKS_PER_TURN", 4)
     state, clock = large_state(prefix), CountingClock()
     name, chunks = await encode_snapshot(state, epoch=3, nonce=bytes(16), clock=clock)
     payload = b"".join(state_pieces(state))

@@ -28,9 +28,9 @@ from container.metadata.operations import (
     PutTopic,
     TakeOwnership,
 )
-from container.metadata.queue_table import QueueTable
 from container.metadata.records import Broker, IndexFile, Tombstone, Topic
 from container.metadata.state import TierState
+from container.metadata.tables import QueueTable
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from provider.ranges import QueueOffset

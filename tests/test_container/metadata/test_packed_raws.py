@@ -10,13 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from container.errors import NewerVersion
-from container.metadata import queue_table
+from container.metadata import tables
 from container.metadata.codec import decode_state, state_pieces
-from container.metadata.queue_table import QueueTable
 from container.metadata.record_codecs import RECORD_CODECS, DecodeError
 from container.metadata.records import Gap, Part, Queue, Segment
 from container.metadata.resting_queue import pack, packed_of, raw_of
 from container.metadata.state import TierState
+from container.metadata.tables import QueueTable
 from container.names.queue_id import QueueId, SegmentType
 from provider.ranges import QueueOffset
 from tests.support.tier_values import extent, queues, usual_queues
@@ -135,6 +135,6 @@ def test_a_start_and_a_snapshot_of_usual_records_make_none(monkeypatch: pytest.M
     known = TierState(queues=QueueTable([FULL]), parts={"@p": Part("@p", 1)})
     payload = b"".join(state_pieces(known))
     for name in ("pack", "unpack"):
-        monkeypatch.delattr(queue_table, name)
+        monkeypatch.delattr(tables, name)
     state = decode_state(payload, path="p")
     assert b"".join(state_pieces(state)) == payload

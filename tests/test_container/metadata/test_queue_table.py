@@ -9,11 +9,11 @@ from random import Random
 import pytest
 from hypothesis import given
 
-from container.metadata import queue_table
-from container.metadata.queue_table import QueueTable
+from container.metadata import tables
 from container.metadata.records import Gap, ManifestRef, Queue, Segment
 from container.metadata.resting_queue import bounds, pack, unpack
 from container.metadata.state import TierState
+from container.metadata.tables import QueueTable
 from container.names.queue_id import QueueId, SegmentType
 from provider.ranges import QueueOffset
 from tests.support.tier_values import begin_queue, commit, queues, usual_queues
@@ -65,7 +65,7 @@ def number(one: int, *, end: int = 0) -> Queue:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table keeps `AWAKE` records as objects."""
-    monkeypatch.setattr(queue_table, "AWAKE_MAX", AWAKE)
+    monkeypatch.setattr(tables, "AWAKE_MAX", AWAKE)
 
 
 def awake(table: QueueTable) -> int:
@@ -160,7 +160,7 @@ def test_what_is_told_without_the_records() -> None:
 def test_queues_that_rest_keep_no_references_to_records_that_are_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queue_table, "AWAKE_MAX", AWAKE)
+    monkeypatch.setattr(tables, "AWAKE_MAX", AWAKE)
     records = [Queue(QueueId("T", n), QueueOffset(0), QueueOffset(n)) for n in range(50)]
     table = QueueTable(records)
     held = table[records[7].id]

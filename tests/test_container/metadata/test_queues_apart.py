@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from container.metadata import codec
 from container.metadata.codec import decode_state, state_pieces
-from container.metadata.queue_table import QueueTable
 from container.metadata.records import Gap, Queue
 from container.metadata.state import TierState
+from container.metadata.tables import QueueTable
 from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from provider.ranges import QueueOffset

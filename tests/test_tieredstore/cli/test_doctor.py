@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from provider.stores.verified import DELETABLE
 from tests.support.odd_s3 import OddS3, Refusal
 from tieredstore.cli.main import cli
-from tieredstore.diagnosis.promises import Grade
+from tieredstore.diagnosis.directory import Grade
 from tieredstore.diagnosis.s3 import (
     judge_clock,
     judge_lock,

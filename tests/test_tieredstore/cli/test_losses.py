@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import tieredstore
-from container.metadata.queue_table import QueueTable
 from container.metadata.records import MADE_AGAIN_REASON, Gap, Queue
+from container.metadata.tables import QueueTable
 from container.names.queue_id import QueueId
 from dispatcher.ports import DELETED_REASON
 from provider.ranges import QueueOffset

@@ -17,8 +17,8 @@ from tieredstore.following.directory.layout import (
     open_layout,
     split_paths,
 )
-from tieredstore.following.directory.pins import Pins
 from tieredstore.following.hot_log import RocketMqHotLog
+from tieredstore.following.log.followed_log import Pins
 from tieredstore.following.options import HotLogOptions
 
 __all__ = ["clock", "logs"]  # fixtures

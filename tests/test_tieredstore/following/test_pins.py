@@ -13,8 +13,8 @@ from provider.testing.manual_clock import ManualClock
 from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, logs, poll_later
 from tests.support.pinned import follow_pinned, pinned, read, write
-from tieredstore.following.directory.pins import Pins
 from tieredstore.following.hot_log import RocketMqHotLog
+from tieredstore.following.log.followed_log import Pins
 from tieredstore.following.options import HotLogOptions
 
 A0, B0 = QueueId("A", 0), QueueId("B", 0)

@@ -14,9 +14,9 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.followed import broker, clock, logs, poll_later
 from tests.support.pinned import follow_pinned, pinned, read, write
 from tieredstore.following.directory.layout import FileRun, scan_run
-from tieredstore.following.directory.pins import Pins
 from tieredstore.following.hot_log import RocketMqHotLog
 from tieredstore.following.log.commit_log import CommitLogFiles, table_of
+from tieredstore.following.log.followed_log import Pins
 from tieredstore.following.log.mapped_files import MappedFiles
 from tieredstore.following.queues.files import ConsumeQueueFiles
 from tieredstore.following.queues.pinned_units import Floors

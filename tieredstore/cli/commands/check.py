@@ -17,8 +17,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.location import Location
 from tieredstore.config.object_store import PLACE
 from tieredstore.config.sources import ConfigError
-from tieredstore.diagnosis.directory import diagnose_directory
-from tieredstore.diagnosis.promises import Grade, Line
+from tieredstore.diagnosis.directory import Grade, Line, diagnose_directory
 from tieredstore.message import Origin
 from tieredstore.metrics.summary import losses_text
 from tieredstore.reader.readable_tier import ReadableTier
