@@ -18,9 +18,9 @@ PYTEST = $(BIN)/python -m pytest -q -o cache_dir=.run/cache/$@ --durations=5
 LEVEL_JOBS = $(MAKE) --no-print-directory --keep-going --output-sync=target
 
 # In exactly one of these and of the parts of `make test-full` and `make test-nightly` is each test; those that bear `scales`, and
-# those of Hypothesis, are in each level, with more seeds and examples.
+# those of Hypothesis, are in each level, with more seeds and examples. A number of examples that is `fixed` is met once by day.
 IN_TEST := not slow and not data and not s3 and not spark and not rocketmq and not nightly and not soak
-SCALING := not s3 and not spark and not rocketmq and not nightly and not soak and (slow or data or scales or hypothesis)
+SCALING := not s3 and not spark and not rocketmq and not nightly and not soak and (slow or data or scales or hypothesis and not fixed)
 # Those that wait for servers and processes use three quarters of two processors together. The slow tests compute: they have less
 # priority, and fill what is left.
 FULL_PARTS := test-spark test-broker test-s3 test-slow

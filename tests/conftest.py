@@ -108,10 +108,19 @@ if collect_ignore and LEVEL != "quick" and os.environ.get("CI"):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what wants the S3 server, before marks choose the tests of a part."""
+    """Mark what wants the S3 server, and what has examples of its own number.
+
+    Marks choose the tests of a part afterwards.
+    """
+    usual = settings()
     for item in items:
-        if isinstance(item, pytest.Function) and "seaweed" in item.fixturenames:
+        if not isinstance(item, pytest.Function):
+            continue
+        if "seaweed" in item.fixturenames:
             item.add_marker("s3")
+        own = getattr(item.obj, "_hypothesis_internal_use_settings", usual)
+        if own.max_examples != usual.max_examples:
+            item.add_marker("fixed")
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ LEVELS = {
 }
 MARKS = ("slow", "data", "s3", "spark", "rocketmq", "nightly", "soak")
 SCALES = ("scales", "hypothesis")
-DECLARED = {*MARKS, "scales", "process", "checkout"}
+DECLARED = {*MARKS, "scales", "fixed", "process", "checkout"}
 PART = re.compile(r"^(test-[\w-]+): \$\(\w*STAMP\)\n\t.*\$\(PYTEST\).* -m (.*)$", re.MULTILINE)
 DECORATORS = re.compile(r"^(@.*\n(?:[@ )\]].*\n)*)(?=(?:async )?def test_)", re.MULTILINE)
 PLACES = {"soak": "tests/soak", "rocketmq": "tests/test_interop", "spark": "tests/test_spark"}
@@ -47,7 +47,7 @@ def expressions() -> dict[str, str]:
 
 def parts_of(marks: set[str]) -> set[str]:
     """The parts that run a test with these marks."""
-    names: dict[str, object] = {name: name in marks for name in (*MARKS, *SCALES)}
+    names: dict[str, object] = {name: name in marks for name in (*MARKS, *SCALES, "fixed")}
     return {
         part
         for part, expression in expressions().items()
@@ -69,6 +69,11 @@ def test_a_test_that_scales_is_in_every_level_from_its_own_on(scales: str) -> No
     assert parts_of({scales, "slow"}) == {"test-slow", "test-seeds"}
     assert parts_of({scales, "slow", "nightly"}) == {"test-seeds"}
     assert parts_of({scales, "s3"}) == {"test-s3", "test-seeds"}
+
+
+def test_a_fixed_number_of_examples_is_met_once_by_day() -> None:
+    assert parts_of({"hypothesis", "fixed"}) == {"test-rooms", "test-seeds"}
+    assert parts_of({"hypothesis", "fixed", "slow"}) == {"test-slow", "test-seeds"}
 
 
 def test_every_part_is_made_by_its_level() -> None:
