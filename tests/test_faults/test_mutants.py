@@ -79,9 +79,18 @@ def assert_dies(mutant: Mutant, seeds: Iterator[int], run: Callable[[int], objec
     pytest.fail(f"lives: {mutant.__doc__}")
 
 
+def some_by_day(mutants: list[Mutant]) -> pytest.MarkDecorator:
+    """Every seventh by day: the night, and `make mutants`, have them all."""
+    given = [
+        pytest.param(one, id=one.__name__, marks=[pytest.mark.nightly] if number % 7 else [])
+        for number, one in enumerate(mutants)
+    ]
+    return pytest.mark.parametrize("mutant", given)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("mutant", OF_STORES, ids=lambda one: one.__name__)
+@some_by_day(OF_STORES)
 def test_the_simulation_of_stores_kills(mutant: Mutant) -> None:
     seeds = seeds_of(mutant, killing_seeds.OF_STORES, SEEDS_MAX)
     assert_dies(mutant, seeds, simulate_objects)
@@ -89,14 +98,14 @@ def test_the_simulation_of_stores_kills(mutant: Mutant) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("mutant", OF_FILES, ids=lambda one: one.__name__)
+@some_by_day(OF_FILES)
 def test_the_simulation_of_files_that_grow_kills(mutant: Mutant) -> None:
     assert_dies(mutant, seeds_of(mutant, killing_seeds.OF_FILES, SEEDS_MAX), simulate_files)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("mutant", OF_JOURNALS, ids=lambda one: one.__name__)
+@some_by_day(OF_JOURNALS)
 def test_the_simulation_of_the_journal_kills(mutant: Mutant) -> None:
     seeds = seeds_of(mutant, killing_seeds.OF_JOURNALS, 4 * SEEDS_MAX)
     assert_dies(mutant, seeds, lambda seed: simulate(seed, owners=2 + seed % 2))

@@ -224,7 +224,7 @@ def _write(hot: StoreHotLog, rng: Random) -> None:
         hot.append(queue, *[rng.randbytes(rng.randint(0, size)) for size in sizes])
 
 
-RUNS = by_level(quick=4, full=4, nightly=200)
+RUNS = by_level(quick=2, full=2, nightly=200)
 STATES = 50
 """Power failures that are judged in one run."""
 MUTANT_RUNS_MAX = 12
@@ -347,8 +347,18 @@ MUTANTS = {
 }
 
 
+MUTANTS_BY_DAY = ("directories-are-not-synced", "data-is-not-synced", "an-object-is-not-synced")
+"""One of each kind of sync; the night, and `make mutants`, have them all."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(one, marks=[] if one in MUTANTS_BY_DAY else [pytest.mark.nightly])
+        for one in MUTANTS
+    ],
+)
 def test_a_provider_with_a_mistake_is_found_out(tmp_path: Path, name: str) -> None:
     def judge_runs() -> None:
         for seed in range(MUTANT_RUNS_MAX):

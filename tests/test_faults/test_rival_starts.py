@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -65,6 +66,20 @@ def tier(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("s3_url"))
 
 
+BY_DAY = {
+    ("directory", "another user"),
+    ("directory", "another PID namespace"),
+    ("s3", "another PID namespace"),
+}
+FROM_ELSEWHERE = [
+    pytest.param(
+        *one,
+        marks=[pytest.mark.s3] * (one[0] == "s3") + [pytest.mark.nightly] * (one not in BY_DAY),
+    )
+    for one in product(("directory", "s3"), PLACES)
+]
+
+
 def command(broker: FakeBroker, tier: str, *words: str) -> list[str]:
     given = [part for one in (*SETTINGS, f"tieredStoreFilePath={tier}") for part in ("-D", one)]
     return [*COMMAND, *given, "tier", str(broker.directory), *words]
@@ -104,7 +119,7 @@ def start(command: list[str]) -> tuple[int, str]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("tier", "place"), FROM_ELSEWHERE, indirect=["tier"])
 def test_a_start_from_elsewhere_names_the_living_owner_and_leaves_it_the_tier(
     broker: FakeBroker, tier: str, tmp_path: Path, place: str
 ) -> None:

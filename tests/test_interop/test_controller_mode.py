@@ -271,7 +271,8 @@ def test_queues_that_an_unclean_election_took_back_stop_and_are_reported(
     assert ours.rows("check") == []
 
 
-@pytest.mark.parametrize("end", ["kill", pytest.param("stop", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("end", ["kill", "stop"])
 def test_nothing_is_tiered_that_a_promoted_slave_lacks(
     rocketmq: BrokerInstall, tmp_path: Path, end: str
 ) -> None:

@@ -261,6 +261,7 @@ async def goes_on(broker: RunningBroker) -> tuple[dict[tuple[int, int], bytes], 
         return found, [await send(client, TOPIC, queue, b"new") for queue in range(QUEUES)]
 
 
+@pytest.mark.nightly
 def test_a_group_goes_on_at_its_offset_and_topics_keep_their_queues(
     rocketmq: BrokerInstall, tmp_path: Path
 ) -> None:

@@ -25,6 +25,8 @@ from tieredstore.diagnosis.s3 import (
 
 RULE = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": ""}}
 EXPIRES = {**RULE, "Expiration": {"Days": 3}}
+BY_NIGHT = pytest.mark.nightly
+"""Another one like it is met by day."""
 CLEANS = {**RULE, "NoncurrentVersionExpiration": {"NoncurrentDays": 1}}
 
 
@@ -62,10 +64,10 @@ def diagnosed(monkeypatch: pytest.MonkeyPatch) -> Any:
     ("oddity", "bad", "told"),
     [
         ({}, (), ""),
-        ({"race_s": 0.03}, ("conditional writes",), "create-if-absent"),
+        pytest.param({"race_s": 0.03}, ("conditional writes",), "create-if-absent", marks=BY_NIGHT),
         ({"ignores_condition": True}, ("conditional writes",), "create-if-absent"),
         ({"undeletable": "."}, ("delete",), "s3:DeleteObject"),
-        ({"clock_skew_s": 900.0}, ("clock",), "NTP"),
+        pytest.param({"clock_skew_s": 900.0}, ("clock",), "NTP", marks=BY_NIGHT),
         ({"refusals": [Refusal(status=403, code="AccessDenied", methods="PUT")]}, ("create", "read",
          "size"), "s3:PutObject"),
         (
@@ -90,8 +92,11 @@ def test_each_oddity_of_a_bucket_is_a_bad_line(
     [
         ({"buckets": ("another",)}, "bucket", "there is no bucket odd"),
         ({"keys": ("another",)}, "credentials", "no such access key"),
-        (_refused(403, "SignatureDoesNotMatch"), "credentials", "AWS_SECRET_ACCESS_KEY"),
-        (_refused(400, "ExpiredToken"), "credentials", "renew it"),
+        pytest.param(
+            *(_refused(403, "SignatureDoesNotMatch"), "credentials", "AWS_SECRET_ACCESS_KEY"),
+            marks=BY_NIGHT,
+        ),
+        pytest.param(_refused(400, "ExpiredToken"), "credentials", "renew it", marks=BY_NIGHT),
         (_refused(403, "RequestTimeTooSkewed"), "credentials", "NTP"),
     ],
     ids=["bucket", "key", "secret", "token", "clock"],

@@ -5,7 +5,7 @@ import json
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -470,10 +470,29 @@ ODDITIES: dict[str, tuple[dict[str, Any], tuple[tuple[int, str], ...]]] = {
     ),
 }
 """What differs, and what then becomes of a start, a read, a deletion and a check."""
+LIKE_OTHERS = {
+    *("access to objects", "access to listings", "access to deletions", "locked objects"),
+    *("nobody", "secret", "clock", "token", "payer", "region", "redirection", "addressing"),
+    *("endpoint", "unknown checksum", "condition", "repeated token", "small pages", "full"),
+}
+"""One like each is met by day."""
+RUN_BY_DAY = {
+    *("access", "access to writes", "bucket", "race", "circle", "no bulk deletion"),
+    *("conflict", "lost replies"),
+}
+"""`tier` meets more of them by day."""
+
+
+def by_day(names: Container[str]) -> pytest.MarkDecorator:
+    """All oddities; the others by night."""
+    given = [
+        pytest.param(one, marks=[] if one in names else [pytest.mark.nightly]) for one in ODDITIES
+    ]
+    return pytest.mark.parametrize("name", given)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ODDITIES)
+@by_day(ODDITIES.keys() - LIKE_OTHERS)
 def test_each_oddity_has_its_statuses_and_sentences_and_loses_nothing(
     reach: Any, store: Path, name: str
 ) -> None:
@@ -527,22 +546,8 @@ WAITED = {
 """Refusals that may pass without a change here, which `run` waits out."""
 
 
-RUN_BY_NIGHT = {
-    *("access to objects", "access to listings", "access to deletions", "locked objects"),
-    *("nobody", "secret", "clock", "token", "payer", "region", "redirection", "addressing"),
-    *("endpoint", "unknown checksum", "condition", "repeated token", "small pages", "full"),
-}
-"""One like each is met by day; `tier` meets them all."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(one, marks=[pytest.mark.nightly] if one in RUN_BY_NIGHT else [])
-        for one in ODDITIES
-    ],
-)
+@by_day(RUN_BY_DAY)
 def test_a_run_meets_each_oddity_and_loses_nothing(
     reach: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,18 +183,7 @@ OF_OTHERS: dict[str, dict[str, Any]] = {
 """What the writes of one owner do not meet."""
 
 
-BY_DAY = {
-    "listings",
-    "deletions",
-    "clock",
-    "permission",
-    "asked again",
-    "trouble",
-    "region",
-    "bucket",
-    "tag",
-    *OF_WRITES,
-}
+BY_DAY = {"permission", "trouble", "region", "deletions", *OF_WRITES}
 
 
 def some_by_day(*names: str) -> pytest.MarkDecorator:

@@ -25,6 +25,8 @@ sys.exit(main())
 
 
 IN_S3 = ["-D", "tieredStoreFilePath=s3://bucket/tier"]
+BY_NIGHT = pytest.mark.nightly
+"""Another command meets the same extra by day."""
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +45,17 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("missing", "extra", "words"),
     [
         ("pyarrow", "arrow", ["audit"]),
-        ("pyarrow", "arrow", ["rebuild"]),
-        ("pyarrow", "arrow", ["rebuild", "--metadata"]),
+        pytest.param("pyarrow", "arrow", ["rebuild"], marks=BY_NIGHT),
+        pytest.param("pyarrow", "arrow", ["rebuild", "--metadata"], marks=BY_NIGHT),
         ("pyarrow", "arrow", ["export", "out"]),
         ("pyiceberg", "iceberg", ["export", "--iceberg", "lake.mq.messages"]),
-        ("pyspark", "spark", ["audit", "--engine", "spark"]),
-        ("pyspark", "spark", ["rebuild", "--engine", "spark"]),
+        pytest.param("pyspark", "spark", ["audit", "--engine", "spark"], marks=BY_NIGHT),
+        pytest.param("pyspark", "spark", ["rebuild", "--engine", "spark"], marks=BY_NIGHT),
         ("pyspark", "spark", ["export", "out", "--engine", "spark"]),
         ("starlette", "console", ["console"]),
         ("obstore", "s3", [*IN_S3, "topics"]),
         ("boto3", "s3", [*IN_S3, "doctor"]),
-        ("obstore", "s3", [*IN_S3, "doctor"]),
+        pytest.param("obstore", "s3", [*IN_S3, "doctor"], marks=BY_NIGHT),
     ],
     ids=lambda value: "-".join(value).replace("--", "") if isinstance(value, list) else value,
 )

@@ -171,12 +171,27 @@ def whole(tree: GoldenTree, before: list[bytes], logs: list[Path]) -> set[int]:
     return found
 
 
+WHOLE = 1 << 40
+WHOLE_BY_DAY = (flip, zero_the_joint, zero_the_end)
+"""Damages that a job in one split meets by day; one in many splits meets them all."""
+CASES = [
+    *((damage, 5_000) for damage in DAMAGES),
+    *(
+        pytest.param(
+            damage,
+            WHOLE,
+            marks=[pytest.mark.slow if damage in WHOLE_BY_DAY else pytest.mark.nightly],
+        )
+        for damage in DAMAGES
+    ),
+]
+
+
 async def in_thread(work: Callable[[], RebuildReport]) -> RebuildReport:
     return await asyncio.to_thread(work)
 
 
-@pytest.mark.parametrize("split_bytes", [5_000, pytest.param(1 << 40, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(("damage", "split_bytes"), CASES)
 async def test_all_other_messages_are_there_and_nothing_else_is_wrong(
     sound: tuple[GoldenTree, Path],
     tier: Path,

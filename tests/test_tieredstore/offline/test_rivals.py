@@ -28,6 +28,8 @@ from tieredstore.offline.export.ledger import LEDGER
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(HANGS_AFTER_S)]
 
 METADATA = "--metadata"
+BY_NIGHT = pytest.mark.nightly
+"""By day, each kind of job meets a rival in one way, and each way is met."""
 Refusal = tuple[int, str]
 """Exit status and words."""
 REFUSALS: dict[str, Refusal] = {
@@ -96,8 +98,15 @@ def is_one_run(words: Words, kind: str, is_under_way: Callable[[], bool] | None)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", ["rebuild", METADATA])
-@pytest.mark.parametrize("meets", [True, False], ids=["one stands still", "both at once"])
+@pytest.mark.parametrize(
+    ("kind", "meets"),
+    [
+        pytest.param("rebuild", True, id="rebuild, one stands still", marks=BY_NIGHT),
+        pytest.param("rebuild", False, id="rebuild, both at once"),
+        pytest.param(METADATA, True, id="metadata, one stands still"),
+        pytest.param(METADATA, False, id="metadata, both at once", marks=BY_NIGHT),
+    ],
+)
 def test_of_two_rebuilds_one_wins_or_both_give_the_same(
     sound: tuple[GoldenTree, Path], tier: Path, kind: str, *, meets: bool
 ) -> None:
@@ -122,7 +131,13 @@ def test_of_two_rebuilds_one_wins_or_both_give_the_same(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("meets", [True, False], ids=["one stands still", "both at once"])
+@pytest.mark.parametrize(
+    "meets",
+    [
+        pytest.param(True, id="one stands still"),
+        pytest.param(False, id="both at once", marks=BY_NIGHT),
+    ],
+)
 def test_of_two_exports_one_wins_or_both_give_the_same(
     sound: tuple[GoldenTree, Path], tmp_path: Path, *, meets: bool
 ) -> None:
