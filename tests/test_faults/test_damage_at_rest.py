@@ -243,7 +243,7 @@ def covered(raw: bytes) -> tuple[object, ...]:
 
 
 OLD_TIER = GOLDEN / "tier-0.1.0-95830d4" / "tier.tar.xz"
-DAMAGES = int(os.environ.get("DAMAGES") or by_level(quick=120, full=120, nightly=2_000))
+DAMAGES = int(os.environ.get("DAMAGES") or by_level(quick=60, full=60, nightly=2_000))
 PARTS = 4
 """Tests that share the damages, so that none takes long."""
 MODES = ("plain", "filtered", "strict", "stale", "refreshed")

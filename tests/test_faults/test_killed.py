@@ -31,7 +31,7 @@ from tests.support.patience import HANGS_AFTER_S
 KILLS = 20
 BY_NIGHT = pytest.mark.nightly
 """By day, runs once are killed at twenty steps, and followers at random moments."""
-LONG_KILLS = by_level(quick=10, full=10, nightly=200)
+LONG_KILLS = by_level(quick=5, full=5, nightly=200)
 """In each of the two long tests."""
 STARTS_MAX = 2 * LONG_KILLS
 """A command that ends before it is killed is no kill."""

@@ -225,11 +225,11 @@ def undisturbed(history: Run) -> Run:
 
 
 ROWS: list[tuple[Kind, int, int]] = [
-    ("crash_before", FIRST, 11),
-    ("crash_before", SECOND, 2),
-    ("crash_after", SECOND, 3),
-    ("refused", FIRST, 17),
-    ("refused", SECOND, 3),
+    ("crash_before", FIRST, 23),
+    ("crash_before", SECOND, 5),
+    ("crash_after", SECOND, 7),
+    ("refused", FIRST, 29),
+    ("refused", SECOND, 7),
 ]
 
 

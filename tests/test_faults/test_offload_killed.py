@@ -31,7 +31,7 @@ from tests.support.level import by_level
 from tests.support.patience import HANGS_AFTER_S, Patience
 from tests.support.seaweedfs import SeaweedFs
 
-KILLS = int(os.environ.get("KILLS") or by_level(quick=3, full=5, nightly=40))
+KILLS = int(os.environ.get("KILLS") or by_level(quick=2, full=3, nightly=40))
 REQUESTS_MAX = 30
 """Of a method, before the one that meets the death."""
 OBJECTS_MIN = 12

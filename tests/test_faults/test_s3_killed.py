@@ -30,7 +30,7 @@ from tests.support.level import by_level
 from tests.support.patience import HANGS_AFTER_S, Patience, until
 from tests.support.seaweedfs import SeaweedFs
 
-KILLS = int(os.environ.get("KILLS") or by_level(quick=3, full=3, nightly=20))
+KILLS = int(os.environ.get("KILLS") or by_level(quick=2, full=2, nightly=20))
 REQUESTS_MAX = 6
 """Of a kind, before the one that meets the death of the server."""
 

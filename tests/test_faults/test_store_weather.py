@@ -34,7 +34,7 @@ from tests.support.store_reader import Follower, findings
 QUEUES = [QueueId("T", number) for number in range(5)]
 WRITES = ("create", "append", "delete")
 HOUR_S = 3600.0
-BURSTS = by_level(quick=4, full=4, nightly=10)
+BURSTS = by_level(quick=2, full=2, nightly=10)
 
 
 def failing(kind: str, *verbs: str, prefix: str = "", often: float = 1.0) -> list[Fault]:

@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.timeout(HANGS_AFTER_S),
 ]
 
-ROUNDS = int(os.environ.get("KILLS") or by_level(quick=1, full=2, nightly=5))
+ROUNDS = int(os.environ.get("KILLS") or by_level(quick=1, full=1, nightly=5))
 """Jobs whose workers are killed, in one session; and drivers that are killed, each of which has a
 Java machine of its own."""
 KILLS_MAX = 3

@@ -242,7 +242,7 @@ ANY = {
     "growth": lambda tier: tier.grow(3),
 }
 REQUESTS_MAX = 60
-SEEDS = by_level(quick=2, full=5, nightly=400)
+SEEDS = by_level(quick=2, full=2, nightly=400)
 
 
 @pytest.mark.data

@@ -24,7 +24,7 @@ from tieredstore.offline.jobs.restore_store import RestoreReport, restore_store
 
 __all__ = ["grown", "small_groups", "tier"]  # fixtures
 
-SEEDS = by_level(quick=4, full=10, nightly=400)
+SEEDS = by_level(quick=4, full=4, nightly=400)
 
 
 def restored(tier: LivingTier, root: Path, engine: OneProcess | None = None) -> RestoreReport:

@@ -19,7 +19,7 @@ from tieredstore.hot.options import HotWriteOptions
 
 pytestmark = [pytest.mark.s3, pytest.mark.scales, pytest.mark.timeout(HANGS_AFTER_S)]
 
-KILLS = by_level(quick=2, full=3, nightly=20)
+KILLS = by_level(quick=2, full=2, nightly=20)
 OPTIONS = HotWriteOptions(commit_log_bytes=1 << 20, consume_queue_bytes=20_000)
 MESSAGES = by_level(quick=6_000, full=6_000, nightly=40_000)
 """Each kill waits for one or two of the groups, which are of 1 MiB."""

@@ -26,6 +26,7 @@ from container.names.queue_id import QueueId
 from provider.errors import Corrupt
 from provider.sequential import ByteSource, ObjectRange
 from tests.support.golden import ROCKETMQ_533, unpacked
+from tests.support.level import by_level
 from tests.support.random_tier import sizes_for, write_random_tier
 from tests.test_tieredstore.offline.test_export import with_odd_times
 from tieredstore import offline, sync
@@ -256,7 +257,9 @@ def filters(draw: st.DrawFn, rows: pa.Table) -> pc.Expression:
 
 @pytest.mark.slow
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=by_level(quick=20, full=20, nightly=1_000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_a_pushed_filter_has_the_rows_of_one_that_is_not(
