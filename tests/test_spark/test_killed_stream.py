@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.level import by_level
 from tests.support.patience import HANGS_AFTER_S, Patience, wait_until
 from tests.support.spark_settings import submitted
 from tests.test_spark.test_stream import GrowingTier, held, into, stream
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.slow,
-    pytest.mark.scales,
+    pytest.mark.nightly,
     pytest.mark.timeout(HANGS_AFTER_S),
 ]
 
@@ -36,7 +34,7 @@ tier, sink = map(Path, sys.argv[1:])
 frame = stream(spark, SimpleNamespace(path=tier), maxRowsPerTrigger=7, splitBytes=8192)
 into(frame, sink, at_once=False).awaitTermination()
 """
-ROUNDS = by_level(quick=1, full=1, nightly=2)
+ROUNDS = 2
 
 
 def test_killed_at_random_and_restarted_the_sink_has_each_message_once(
