@@ -143,7 +143,7 @@ def counted(work):
     return call
 
 task.write_done = counted(task.write_done)
-day_files._OpenFile.complete = counted(day_files._OpenFile.complete)
+day_files.OpenFile.complete = counted(day_files.OpenFile.complete)
 exported(Path(sys.argv[1]), Path(sys.argv[2]), topics=("G_Orders",))
 """
 

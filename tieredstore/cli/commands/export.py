@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger(LOGGER_NAME)
 PARTITIONS = ("cluster", "broker")
 """Of an export of several brokers, besides those of each."""
+FOLLOWED_FILES_MIN = 16
+"""Small files of a partition that `--follow --join` joins: each run joins few bytes again."""
 NUMBERS = frozenset({"messages", "files", "size", "queues", "offsets", "damaged"})
 
 
@@ -52,6 +54,7 @@ def run(
     engine: str,
     processes: int | None,
     follow: bool,
+    joins: bool,
     interval_s: int,
     as_json: bool,
     **given: Any,  # noqa: ANN401 - the fields of `ExportOptions`
@@ -62,6 +65,11 @@ def run(
         raise click.UsageError(f"give a directory or --iceberg{both}")
     if follow and dry_run:
         raise click.UsageError("--follow writes: give it without --dry-run")
+    if joins and (dry_run or directory is None or not isinstance(location_at(directory), Path)):
+        raise click.UsageError(
+            "--join is for a run into a directory of this host: a catalog compacts its tables, and "
+            "an object store cannot exchange directories"
+        )
     planned = {
         "options": _export_options(given, partitions=PARTITIONS if brokers else ()),
         "split_bytes": split_bytes,
@@ -72,7 +80,7 @@ def run(
     with ExitStack() as stack:
         exports = _Exports(
             invocation.load_config(), brokers, planned, stack, directory=directory or "",
-            table=table, as_json=as_json, is_dry=dry_run, follows=follow,
+            table=table, as_json=as_json, is_dry=dry_run, follows=follow, joins=joins,
         )  # fmt: skip
         if not follow:
             exports.engine_of = lambda: engine_of(engine, processes)
@@ -118,6 +126,7 @@ class _Exports:
         as_json: bool,
         is_dry: bool,
         follows: bool,
+        joins: bool,
     ) -> None:
         """`planned`: arguments of each plan; `stack`: closes what stays open between runs."""
         self._config = config
@@ -129,6 +138,7 @@ class _Exports:
         self._as_json = as_json
         self._is_dry = is_dry
         self._follows = follows
+        self._joins = joins
         self._topics: set[str] = set()
         self._exported: dict[tuple[str, str], Export | TableExport] = {}
         self._printed: set[str] = set()
@@ -205,7 +215,16 @@ class _Exports:
                 "bring the objects back and run this again; --skip-missing leaves their messages "
                 "out"
             )
+        if self._joins:
+            self._join(export)
         return report.is_whole and not (export.gone or export.refused)
+
+    def _join(self, export: "Export | TableExport") -> None:
+        least = FOLLOWED_FILES_MIN if self._follows else 2
+        done = cast("Export", export).join(Path(self._directory), files_min=least)
+        if done.files:
+            count, into = counted(done.files, "file"), counted(done.partitions, "partition")
+            LOGGER.info("%s of %s joined, one in each", count, into)
 
     def _show_start(self, export: "Export | TableExport", config: Config) -> None:
         """Name the broker, messages that are gone, and queues that the export has no more of."""

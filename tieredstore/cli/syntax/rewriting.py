@@ -253,6 +253,13 @@ def compact() -> None:
     help=f"Time between two runs with --follow; default {INTERVAL_S}. Each run with new messages"
     " adds files, or a snapshot.",
 )
+@click.option(
+    "--join",
+    "joins",
+    is_flag=True,
+    help="Then join small files, so that a topic and day has one. In a directory of this host; with"
+    " --follow where there are 16 of them.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be read, and write nothing.")
 @engine_options
 @brokers_option

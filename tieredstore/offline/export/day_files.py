@@ -169,7 +169,7 @@ class DayFiles:
         self._schema = schema
         self._said = said
         self._rows = 0
-        self._open: dict[int, _OpenFile] = {}
+        self._open: dict[int, OpenFile] = {}
         self._parts: dict[int, int] = {}
         self.written: list[WrittenFile] = []
 
@@ -196,7 +196,7 @@ class DayFiles:
     def _partition(self, day: int) -> str:
         return partition_of(self._topic, day, per_day=self._per_day, as_older=self._as_older)
 
-    def _file(self, day: int) -> "_OpenFile":
+    def _file(self, day: int) -> "OpenFile":
         if day not in self._open:
             if len(self._open) == DAYS_OPEN_MAX:
                 self._complete(next(iter(self._open)))
@@ -204,17 +204,18 @@ class DayFiles:
             self._parts[day] = part + 1
             name = f"{self._name}{f'-{part}' if part else ''}.parquet"
             path = f"{self._partition(day)}/{name}"
-            self._open[day] = _OpenFile(self._directory, path, self._schema)
+            self._open[day] = OpenFile(self._directory, path, self._schema)
         return self._open[day]
 
     def _complete(self, day: int, said: bytes = b"") -> None:
         self.written.append(self._open.pop(day).complete(said))
 
 
-class _OpenFile:
+class OpenFile:
     """A file that has not its name yet."""
 
     def __init__(self, directory: ExportDirectory, path: str, schema: pa.Schema) -> None:
+        """`path`: of the file, below `directory`."""
         self._directory = directory
         self._path = path
         self._schema = schema
@@ -250,7 +251,7 @@ class _OpenFile:
         return WrittenFile(self._path, self._rows, self._made.complete())
 
     def remove(self) -> None:
-        """Give it up."""
+        """Give it up, if it is not complete."""
         with suppress(Exception):  # what was held is lost on purpose
             self._writer.close()
         self._made.discard()

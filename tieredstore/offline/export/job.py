@@ -12,6 +12,7 @@ from tieredstore.config.effective import Config
 from tieredstore.config.location import Location
 from tieredstore.offline.export.day_files import files_by_task, partition_of
 from tieredstore.offline.export.export_directory import ExportPlace, directory_at
+from tieredstore.offline.export.joining import Joined, joined
 from tieredstore.offline.export.ledger import DoneTask, Ledger, PlannedRun, PlannedTask, met
 from tieredstore.offline.export.options import (
     NO_SKIPS,
@@ -196,6 +197,21 @@ class Export:
         ]
         reasons = [piece.payload.decode() for piece in missing]
         return report_of(self._planned.number, len(self._tasks), done, before, reasons)
+
+    def join(self, top: Path, *, files_min: int) -> Joined:
+        """Join small files of all runs, if none of them is unfinished. Of a directory.
+
+        `top` and `files_min` as in `joined`.
+
+        Raises:
+            InUse: another process writes this export.
+            and as `joined`.
+        """
+        with self.ledger.locked():
+            last = self.ledger.last_run()
+            if last is None or len(self.ledger.done(last.number)) < len(last.tasks):
+                return Joined(0, 0)
+            return joined(Path(self._name), top=top, files_min=files_min)
 
 
 def report_of(
