@@ -19,8 +19,8 @@ from dispatcher.topic_filter import untiered_reason
 from provider.clock import Clock
 from provider.errors import Unavailable
 from provider.posix.files import as_verdict
-from tieredstore.hot.batch_plan import OnePlan, plan_alike, plan_one
-from tieredstore.hot.encoding import AppendPlan, NewMessage, Prepared, plan_append
+from tieredstore.hot.batch_plan import plan_alike, plan_one
+from tieredstore.hot.encoding import Appended, AppendPlan, NewMessage, Prepared, plan_append
 from tieredstore.hot.log.commit_log import CommitLogWriter
 from tieredstore.hot.log.consume_queues import QueueFiles
 from tieredstore.hot.log.deleted_queues import DeletedQueue, DeletedQueues
@@ -236,7 +236,7 @@ class Appender:
                 written.append(queue)
                 self.queues.write(queue, first, units)
 
-    def append_one(self, message: NewMessage, now_ms: int) -> OnePlan | None:
+    def append_one(self, message: NewMessage, now_ms: int) -> tuple[QueueId, Appended] | None:
         """Append a message if that is quick and `plan` is not needed. None if nothing was done.
 
         Raises:
@@ -244,15 +244,16 @@ class Appender:
         """
         if self.broken or self._untidy:
             return None
-        plan = plan_one(self.end, self.next_offsets, message, now_ms=now_ms, options=self.options)
+        plan = plan_one(self.end, self.next_offsets, message, now_ms, self.options)
         if plan is None:  # such as of a queue without a message
             return None
-        queue, record, unit, (offset, position, size, _) = plan
-        queues = self.queues
-        if not self.log.is_open_at(position) or not queues.is_open_at(queue, offset, UNIT_BYTES):
+        queue, record, unit, appended = plan
+        offset, position, size, _ = appended
+        log, queues = self.log, self.queues
+        if not log.is_open_at(position) or not queues.is_open_at(queue, offset, UNIT_BYTES):
             return None
         try:
-            self.log.write(position, (record,))
+            log.write_one(position, record)
             queues.write_one(queue, offset, unit)
         except OSError as error:
             self._take_back([queue])
@@ -261,7 +262,7 @@ class Appender:
             self.next_offsets[queue] = offset + 1
             self._store_timestamp = now_ms
             self.end = position + size
-        return plan
+        return queue, appended
 
     def _begin_deleted(self) -> None:
         """Begin each deleted queue above its old end, unless it already has a message there.

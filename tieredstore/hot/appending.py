@@ -92,31 +92,26 @@ class AppendThread:
         self._errand: Errand | None = None
         """Errand to execute after the group that was taken."""
         self._ended = False
-        self._untold = 0
+        self.unreported = 0
         """Requests and errands without a reported result. On the event loop only."""
         self._thread = threading.Thread(target=self._run, name="hot-log-append", daemon=True)
         self._thread.start()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the results of all requests and errands are reported. On the event loop."""
-        return not self._untold
-
     def put(self, request: AppendRequest) -> None:
         """Enqueue an append and return at once."""
-        self._untold += 1
+        self.unreported += 1
         self._inbox.put(request)
 
     def send(self, errand: Errand) -> None:
         """Enqueue an errand after the requests so far.
 
-        Returns at once. `is_idle` is false until it is done.
+        Returns at once. It counts as unreported until it is done.
         """
-        self._untold += 1
+        self.unreported += 1
         self._inbox.put(errand)
 
     def append_here(self, request: AppendRequest) -> bool:
-        """Append at once on the calling event loop. `is_idle` must be true.
+        """Append at once on the calling event loop. `unreported` must be 0.
 
         Returns False, and does nothing, if that takes more than writes into the page cache.
         """
@@ -216,11 +211,11 @@ class AppendThread:
         return self._appender.plan(prepared)
 
     def _tell_of(self, group: AppendGroup, requests: int) -> None:
-        self._untold -= requests
+        self.unreported -= requests
         self._tell(group)
 
     def _tell_of_errand(self, errand: Errand) -> None:
-        self._untold -= 1
+        self.unreported -= 1
         errand.done()
 
     def _tell(self, group: AppendGroup) -> None:
@@ -346,8 +341,10 @@ HERE_BYTES_MAX = 64 << 10
 
 A hop to a thread and back costs as much as a dozen small messages.
 """
-HERE_MESSAGES_MAX = 64
-"""Messages that the event loop appends before it runs other tasks."""
+HERE_MESSAGES_MAX = 256
+"""Messages that the event loop appends before it runs other tasks: some 2 ms, and 0.1 ms for the
+turn of the loop. Each `WEIGHT_BYTES` count as one more."""
+WEIGHT_BYTES = 8 << 10
 SLOW_S = 0.1
 """Duration in seconds after which a call is slow: write-back of the kernel or another process held
 it up."""
@@ -371,6 +368,7 @@ class AppendCalls:
         self._ends = ends
         self._waits_for_syncs = self._options.flush == "SYNC_FLUSH"
         self._clock = clock
+        self._now_s = clock.monotonic_s
         self._on_written = written
         self._loop = asyncio.get_running_loop()
         self._thread = AppendThread(appender, clock, self._loop, self._written)
@@ -392,22 +390,31 @@ class AppendCalls:
         Raises:
             Unavailable: no space left, or the device failed; see `HotLog.append_many`.
         """
-        if self._waits_for_syncs or self._closed or not self._thread.is_idle:
+        if (
+            self._waits_for_syncs
+            or self._closed
+            or self._thread.unreported
+            or self._here_messages + 1 >= HERE_MESSAGES_MAX  # `append_many` runs other tasks
+        ):
             return None
-        if self._here_messages + 1 >= HERE_MESSAGES_MAX or _bytes_of((message,)) > HERE_BYTES_MAX:
-            return None  # other tasks are due, which `append_many` runs
-        started_s = self._clock.monotonic_s()
+        try:
+            if len(message.body) + OVERHEAD > HERE_BYTES_MAX:
+                return None
+        except (AttributeError, TypeError):
+            return None  # `append_many` reports the reason
+        started_s = self._now_s()
         if started_s < self._here_again_s:
             return None
-        plan = self._appender.append_one(message, self._clock.now_ms())
-        if plan is None:
+        done = self._appender.append_one(message, self._clock.now_ms())
+        if done is None:
             return None
-        self._here_messages += 1
-        appended = plan.appended
-        position, size = appended.position, appended.size
-        self._ends.written_one(plan.queue, appended.queue_offset + 1, position + size)
+        queue, appended = done
+        offset, position, size, _ = appended
+        self._here_messages += 1 + size // WEIGHT_BYTES
+        self._ends.written_one(queue, offset + 1, position + size)
         self._on_written()
-        self._look_at_time(started_s)
+        if self._now_s() - started_s > SLOW_S:
+            self._leave_to_thread(started_s)
         return appended
 
     async def append_many(
@@ -473,21 +480,20 @@ class AppendCalls:
 
     def _appended_here(self, request: AppendRequest) -> bool:
         """Append on the event loop if no request is queued and the loop was not slow lately."""
-        if request.bytes > HERE_BYTES_MAX or not self._thread.is_idle:
+        if request.bytes > HERE_BYTES_MAX or self._thread.unreported:
             return False
-        started_s = self._clock.monotonic_s()
+        started_s = self._now_s()
         if started_s < self._here_again_s or not self._thread.append_here(request):
             return False
-        self._here_messages += len(request.messages)
-        self._look_at_time(started_s)
+        self._here_messages += len(request.messages) + request.bytes // WEIGHT_BYTES
+        if self._now_s() - started_s > SLOW_S:
+            self._leave_to_thread(started_s)
         return True
 
-    def _look_at_time(self, started_s: float) -> None:
+    def _leave_to_thread(self, started_s: float) -> None:
         """Leave appending to the thread for a while after a slow call."""
-        ended_s = self._clock.monotonic_s()
-        took_s = ended_s - started_s
-        if took_s > SLOW_S:
-            self._here_again_s = ended_s + PAUSES * took_s
+        ended_s = self._now_s()
+        self._here_again_s = ended_s + PAUSES * (ended_s - started_s)
 
     def _written(self, group: AppendGroup) -> None:
         """Handle a written or failed group. On the event loop."""

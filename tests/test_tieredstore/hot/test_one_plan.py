@@ -10,7 +10,7 @@ from container.names.queue_id import QueueId
 from container.record.header import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from tests.test_tieredstore.hot.test_alike_plan import MAPS, NOW_MS, OPTIONS, STORED, one_by_one
 from tieredstore.hot.batch_plan import OnePlan, plan_one
-from tieredstore.hot.encoding import MessageRefused, NewMessage, prepare
+from tieredstore.hot.encoding import Appended, MessageRefused, NewMessage, prepare
 from tieredstore.hot.options import HotWriteOptions
 
 KNOWN = {QueueId("Orders", 1): 7}
@@ -24,17 +24,19 @@ def one(
     options: HotWriteOptions = OPTIONS,
 ) -> OnePlan | None:
     offsets = KNOWN if known is None else known
-    return plan_one(end, offsets, message, now_ms=NOW_MS, options=options)
+    return plan_one(end, offsets, message, NOW_MS, options)
 
 
 def assert_same(plan: OnePlan, message: NewMessage, end: int, known: dict[QueueId, int]) -> None:
     other = one_by_one(end, known, [message], OPTIONS)
     [file] = other.files
-    assert (file.position, b"".join(file.parts)) == (plan.appended.position, plan.record)
-    assert file.units == {plan.queue: (plan.appended.queue_offset, plan.unit)}
-    assert other.appended == [plan.appended]
-    assert other.next_offsets == {plan.queue: plan.appended.queue_offset + 1}
-    assert other.end == plan.appended.position + plan.appended.size
+    queue, record, unit, appended = plan
+    assert (file.position, b"".join(file.parts)) == (appended.position, record)
+    assert file.units == {queue: (appended.queue_offset, unit)}
+    assert other.appended == [appended]
+    assert isinstance(appended, Appended)
+    assert other.next_offsets == {queue: appended.queue_offset + 1}
+    assert other.end == appended.position + appended.size
 
 
 @pytest.mark.slow
@@ -136,7 +138,7 @@ def test_what_is_refused_is_left_to_who_says_why(bad: dict[str, Any]) -> None:
 def test_what_does_not_fit_its_file_is_left_to_the_others() -> None:
     plan = one(USUAL)
     assert plan is not None
-    last = OPTIONS.commit_log_bytes - plan.appended.size - 8
+    last = OPTIONS.commit_log_bytes - plan[3].size - 8
     assert one(USUAL, last) is not None
     assert one(USUAL, last + 1) is None
     assert one(USUAL, options=HotWriteOptions(record_crc=True)) is None

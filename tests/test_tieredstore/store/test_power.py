@@ -61,13 +61,13 @@ class InlineAppendThread(AppendThread):
             super().__init__(*arguments)
 
     def put(self, request: AppendRequest) -> None:
-        self._untold += 1
+        self.unreported += 1
         group = self._append([request])
         assert group is not None
         self._loop.call_soon(self._tell_of, group, 1)
 
     def send(self, errand: Errand) -> None:
-        self._untold += 1
+        self.unreported += 1
         errand.work()
         self._loop.call_soon(self._tell_of_errand, errand)
 

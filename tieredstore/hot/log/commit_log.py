@@ -145,7 +145,7 @@ class CommitLogWriter:
 
     def is_open_at(self, position: int) -> bool:
         """Whether a write at `position` goes to an open file, with nothing to sync."""
-        return self.base_of(position) == self._base and not self._entry_due
+        return position - position % self.file_bytes == self._base and not self._entry_due
 
     def write(self, position: int, parts: Sequence[Buffer]) -> None:
         """Write parts one after the other, within one file.
@@ -156,6 +156,14 @@ class CommitLogWriter:
         self._use(self.base_of(position))
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         write_all(self._fd, position - self._base, data)
+
+    def write_one(self, position: int, record: bytes) -> None:
+        """Write one record to the open file (`is_open_at`), faster than `write`.
+
+        Raises:
+            OSError: some of it may be written; undo it by `undo`.
+        """
+        write_all(self._fd, position - self._base, record)
 
     def begin(self, position: int) -> None:
         """Create the first file of an empty log at `position`.
