@@ -98,7 +98,8 @@ class GroupPosition:
         """Record a call from `offset` to `next_offset`. Return whether it triggers a read-ahead.
 
         A call may continue, repeat the last one, or jump. A jump out of the read-ahead halves the
-        window.
+        window. Only a call that ends after the first window triggers a read-ahead: many readers
+        of an object store take no more than that.
         """
         is_sequential = offset == self._next_offset
         if not is_sequential and offset != self._last_offset:
@@ -107,7 +108,7 @@ class GroupPosition:
             ):
                 self.shrink(now_s)
             self._ahead_until = -1
-            self._trigger = offset
+            self._trigger = offset + self._limits.messages_min
         self._last_offset, self._next_offset = offset, next_offset
         return is_sequential and next_offset > self._trigger
 

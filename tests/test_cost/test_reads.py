@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from container.record.unit import UNIT_BYTES
 from fetcher.fetcher import TieredMessageFetcher
 from fetcher.options import FetcherOptions
@@ -69,6 +71,22 @@ async def test_a_lone_random_read_fetches_32_messages() -> None:
         await fetcher.get_message("g", "T", 0, 500, messages_max=1)
     assert queue.requests == {"units": 1, "log": 1}
     assert queue.unit_reads == [(500, 532)]
+
+
+@pytest.mark.parametrize("messages_max", [1, 32, 256])
+async def test_a_cold_reader_of_one_window_costs_two_requests(messages_max: int) -> None:
+    """Of an object store, whose first window has 256 messages: units and records, none ahead."""
+    queue = filled(20_000)
+    options = FetcherOptions(window_messages_min=256)
+    async with TieredMessageFetcher(MemoryTier(queue), options=options) as fetcher:
+        at = 7_001
+        while at < 7_001 + 256:
+            found = await fetcher.get_message("g", "T", 0, at, messages_max=messages_max)
+            at = found.next_offset
+        assert queue.requests == {"units": 1, "log": 1}
+        assert queue.unit_reads == [(7_001, 7_257)]
+        await fetcher.get_message("g", "T", 0, at, messages_max=32)
+        assert queue.requests["log"] <= 3, "then it reads in order, and ahead"
 
 
 async def test_without_a_cache_exactly_what_is_returned_is_read() -> None:
