@@ -52,7 +52,8 @@ class DispatchOptions:
         "tieredStoreGroupCommitTimeout",
         Kind.MILLISECONDS,
         500,
-        "Maximum time that a message waits before its batch is committed (RocketMQ: 30000).",
+        "Longest wait of a message for its batch (RocketMQ: 30000). In a directory the first one "
+        "after such a pause does not wait.",
         least=0,
         object_default=75_000,
     )
