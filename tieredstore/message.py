@@ -62,9 +62,10 @@ class Message(tuple[Any, ...]):
     @property
     def body(self) -> bytes:
         """The body, decompressed."""
-        _, _, record, shape, properties_at, body = self
+        body = self[5]
         if body is None:
-            return record[shape.body_at : properties_at - shape.after_body_bytes]
+            shape = self[3]
+            return self[2][shape.body_at : self[4] - shape.after_body_bytes]
         return body
 
     def __eq__(self, other: object) -> bool:
@@ -143,8 +144,7 @@ class Message(tuple[Any, ...]):
     @property
     def tags(self) -> str:
         """The tag that consumers subscribe to; "" without one."""
-        _, _, record, _, properties_at, _ = self
-        return tags_in(record, properties_at)
+        return tags_in(self[2], self[4])
 
     @property
     def keys(self) -> list[str]:

@@ -335,6 +335,12 @@ def _value_in(
 
 def tags_in(record: bytes, properties_at: int) -> str:
     """Property TAGS of a record whose properties begin at `properties_at`, "" if there is none."""
+    begin = record.rfind(_LATER_TAGS, properties_at)
+    if begin >= 0:  # the usual case of `_value_in`, in half of its time
+        begin += len(_LATER_TAGS)
+        end = record.find(_PAIR_END, begin)
+        if end > begin:
+            return record[begin:end].decode("utf-8", "replace")
     return _value_in(record, properties_at, *_TAGS)
 
 
@@ -354,6 +360,7 @@ def _begins_of(name: str) -> tuple[str, bytes, bytes]:
 
 
 _TAGS, _KEYS = _begins_of(TAGS), _begins_of(KEYS)
+_LATER_TAGS = _TAGS[2]
 
 
 def _decoded(record: bytes) -> StoredMessage:
