@@ -11,9 +11,8 @@ import pytest
 
 from tests.bench import upkeep_scale
 from tests.bench.upkeep_scale import ROWS, Measured, measured
-from tests.support.level import by_level
 
-QUEUES = by_level(quick=1_000, full=1_000, nightly=2_500)
+QUEUES = 2_500
 ALIKE = 1.1
 LINEAR = 2.4
 """For twice the queues; the rest are sorts and heaps."""
@@ -28,7 +27,7 @@ OF_ALL = {
 """Rows whose work is that of all queues, or of as many topics. Others do the same in any tier."""
 LONG_QUEUE = {"merged manifests", "first trim", "next trim"}
 """Rows of one queue of one length: `test_long_queues.py` counts what they do."""
-pytestmark = [pytest.mark.slow, pytest.mark.scales]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
