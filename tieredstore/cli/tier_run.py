@@ -58,6 +58,10 @@ class RunOutcome:
         return FINDINGS if has_findings else 0
 
 
+NOTHING_DONE = RunOutcome([], (), 0, 0, "", is_waiting=False)
+"""Of a standby that a signal ended."""
+
+
 def beside_of(
     server: ServerBeside | None, console: "ConsoleBeside | None", registry: CollectorRegistry
 ) -> list[Worker]:

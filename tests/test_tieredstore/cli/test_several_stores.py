@@ -21,6 +21,7 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.http import free_port, get, value_of
 from tests.support.patience import Patience, communicated, until, wait_until
 from tieredstore.cli import several_stores
+from tieredstore.cli.commands import tier
 from tieredstore.cli.several_stores import StoreRun, follow_all
 from tieredstore.config.effective import Config
 
@@ -165,6 +166,22 @@ async def test_a_signal_ends_a_start_that_waits_and_commits_the_others(
         signal.raise_signal(signal.SIGTERM)
         await task
     assert [one.outcome is not None for one in runs] == [True, False, True]
+
+
+async def test_a_signal_ends_a_standby_at_once(
+    brokers: list[FakeBroker], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    where = tmp_path / "tier"
+    config = config_of(tmp_path, "a")
+    config = replace(config, start=replace(config.start, stands_by=True))
+    async with tieredstore.follow(brokers[0].directory, where, broker="a", cluster="C"):
+        second = tieredstore.Follower(lambda: config, brokers[0].directory, serves=False)
+        task = asyncio.create_task(tier._follow(second, config, (), is_live=False))
+        await eventually(lambda: any("standing by" in one.getMessage() for one in caplog.records))
+        signal.raise_signal(signal.SIGTERM)
+        ended = await task
+    assert (ended.topics, ended.status) == ([], 0)
 
 
 @pytest.mark.parametrize(

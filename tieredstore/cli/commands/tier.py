@@ -22,7 +22,7 @@ from tieredstore.cli.several_stores import (
 )
 from tieredstore.cli.signals import EndingSignals, answer_watchdog
 from tieredstore.cli.streams import TEXT, UNAVAILABLE, give_up_output
-from tieredstore.cli.tier_run import RunOutcome, beside_of, follow_until, tier_once
+from tieredstore.cli.tier_run import NOTHING_DONE, RunOutcome, beside_of, follow_until, tier_once
 from tieredstore.config.effective import Config, StartWords
 from tieredstore.config.sources import ConfigError
 from tieredstore.console.options import console_beside
@@ -83,11 +83,26 @@ def run(
 async def _follow(
     opened: Follower, config: Config, beside: Sequence[Worker], *, is_live: bool
 ) -> RunOutcome:
-    stop = asyncio.Event()
-    EndingSignals(stop.set)
+    stop, task = asyncio.Event(), asyncio.current_task()
+    assert task is not None, "a command is a task"
+    stands_by = config.start.stands_by
+
+    def end() -> None:
+        stop.set()
+        if stands_by:  # the wait for the owner's end has none of its own
+            task.cancel()
+
+    EndingSignals(end)
     answer_watchdog()
-    async with opened as follower:
-        return await follow_until(stop, follower, config, beside, is_live=is_live)
+    try:
+        async with opened as follower:
+            stands_by = False
+            return await follow_until(stop, follower, config, beside, is_live=is_live)
+    except asyncio.CancelledError:
+        if not (stands_by and stop.is_set()):
+            raise
+        task.uncancel()
+        return NOTHING_DONE
 
 
 def _run_several(
