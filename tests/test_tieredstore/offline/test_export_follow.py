@@ -163,7 +163,7 @@ def test_the_first_signal_is_a_request_and_an_echo_is_none(monkeypatch: pytest.M
     monkeypatch.setattr("tieredstore.cli.signals._end_now", ended.append)
     now_s = [10.0]
     with EndRequest() as end:
-        monkeypatch.setattr(end._clock, "monotonic_s", lambda: now_s[0])  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(end, "_now_s", lambda: now_s[0])
         assert not end.wait(0)
         signal.raise_signal(signal.SIGTERM)
         assert end.wait(9), "at once"
