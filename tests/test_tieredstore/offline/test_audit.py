@@ -156,8 +156,13 @@ def test_each_damage_is_found_whatever_the_splits(name: str, tier: Path) -> None
         assert kinds(audited(tier)) <= wanted | {"journal", "record-crc", "unreadable"}
 
 
-def other_index_file(tier: Path, change: Callable[[KeyItems], KeyItems]) -> set[str]:
-    """What an index file is found to lack or to have in vain if it was made of other items."""
+def other_index_file(
+    tier: Path, change: Callable[[KeyItems], KeyItems], *, has_gaps: bool = False
+) -> set[str]:
+    """What an index file is found to lack or to have in vain if it was made of other items.
+
+    With gaps, no positions are known between which all messages were seen.
+    """
     config = Config.load(settings={"tieredStoreFilePath": tier})
     known = plan(config)
     (file,) = list(known.state.index_files.values())[:1]
@@ -175,7 +180,7 @@ def other_index_file(tier: Path, change: Callable[[KeyItems], KeyItems]) -> set[
             for some, keys in keys_within(found, labels_of(found), topic, ALL_OFFSETS):
                 columns = key_columns(keys, some, topic_id, queue_id)
                 pieces += rows.add_keys("index", columns)
-                ends = [int(some.positions[at]) for at in (0, -1)]
+                ends = [int(some.positions[at]) for at in (0, -1)] * (not has_gaps)
                 pieces += rows.add_keys("index", range_marks(split.queue, topic_id, ends))
     keyed = keys_in([*pieces, *rows.rest()])
     changed = replace(file, crc32c=None, size=len(raw))
@@ -219,6 +224,11 @@ def test_keys_are_compared_in_both_directions(sound: Path) -> None:
         return np.concatenate((items, more))
 
     assert other_index_file(sound, with_another) == {"index-item"}
+
+
+def test_beside_a_gap_only_superfluous_items_are_not_looked_for(sound: Path) -> None:
+    assert other_index_file(sound, lambda items: items, has_gaps=True) == set()
+    assert other_index_file(sound, lambda items: items[1:], has_gaps=True) == {"index-key-missing"}
 
 
 @pytest.mark.slow

@@ -103,11 +103,14 @@ def _compared(index: SealedIndex, items: NDArray[np.void], expected: KeyItems) -
     part_of_expected, part_of_items = _parts(expected, count), _parts(items, count)
     for part in range(count):
         wanted = _sorted(expected[~is_mark & (part_of_expected == part)], begin)
-        rows = items[seen & (part_of_items == part)]
-        found = _sorted(native_items(rows, begin, index.tick_ms), begin)
+        mine = part_of_items == part
+        found, every = (
+            _sorted(native_items(items[rows], begin, index.tick_ms), begin)
+            for rows in (seen & mine, mine)
+        )
         if len(wanted) == len(found) and (wanted == found).all():
             continue
-        for _, queue_id, position, key_hash, *_ in _rows(_without(wanted, found)):
+        for _, queue_id, position, key_hash, *_ in _rows(_without(wanted, every)):
             message = f"the message at {position} of queue {queue_id}"
             detail = f"no item for the hash {key_hash} of {message}"
             yield Finding("index-key-missing", name, position, detail)
