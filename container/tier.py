@@ -257,8 +257,19 @@ class Tier(TierView):
             Fenced: a newer owner has the tier. Nothing of the round is or will be visible.
             BytesMissing: a segment is missing, or shorter than published. Path names it.
 
-        Cancelling leaves the outcome unknown in the same way.
+        Cancelling leaves the outcome unknown in the same way. Waits for memory for the keys as
+        `KeyCollector.room_for`.
         """
+        keys = self._keys
+        if keys is None:
+            await self._commit(plans)
+            return
+        async with keys.room_for(plans) as has_room:
+            await self._commit(plans)
+            keys.committed(plans, has_room=has_room)
+        self._upkeep.wake_urgent()
+
+    async def _commit(self, plans: Sequence[CommitPlan]) -> None:
         self._wait_for_deletion(plans)
         slices = [part for plan in plans for part in plan.slices]
         if self._segments.has_segment_names:
@@ -285,8 +296,6 @@ class Tier(TierView):
                 raise
             if self._new_topics:
                 self._forget_known_topics()
-            if self._keys is not None:
-                self._keys.committed(plans)
 
     def _wait_for_deletion(self, plans: Sequence[CommitPlan]) -> None:
         """Refuse to begin a queue while files of a deleted queue of its name exist."""

@@ -8,6 +8,8 @@ from provider.setting import MIB, Kind, setting
 BUILDING_ITEM_BYTES = 200
 """Memory per item while a file is built from memory or files: sorted copies, sort keys and the
 file."""
+HELD_FILES = 3
+"""Index files whose items fit into memory: one being built, one that waits, one being collected."""
 INLINE_ITEMS_MAX = 16_384
 """Files with more items are built in a thread, as they take longer than some 10 ms."""
 
@@ -20,11 +22,14 @@ class IndexOptions:
         "tieredStoreIndexFileMaxIndexNum",
         Kind.COUNT,
         500_000,
-        "Number of keys in an index file (RocketMQ: 20000000); 272 bytes of memory each.",
+        "Number of keys in an index file (RocketMQ: 20000000); 308 bytes of memory each.",
         unit="keys",
         most=50_000_000,
     )
     """A commit may exceed it."""
+    room_wait_s_max: float = 5.0
+    """Longest wait of a commit for memory for its keys, in seconds. Without room its keys are read
+    again later. After a wait in vain, commits do not wait until a file is published."""
     covered_bytes_max: int = 1024 * MIB
     """Limit of records whose keys are in no file, in bytes. A restart reads them again."""
     age_s_max: float = setting(
@@ -52,6 +57,9 @@ class IndexOptions:
 
     @property
     def memory_bytes_max(self) -> int:
-        """Bytes of collected items, items being sealed, and the build of one file."""
-        collected = self.items_max * 2 * KEY_ITEM_DTYPE.itemsize
-        return collected + max(self.items_max, self.merged_items_max) * BUILDING_ITEM_BYTES
+        """Bytes of the items in memory, and of the build of one file.
+
+        For commits of at most twice `items_max` keys.
+        """
+        held = HELD_FILES * self.items_max * KEY_ITEM_DTYPE.itemsize
+        return held + max(self.items_max, self.merged_items_max) * BUILDING_ITEM_BYTES

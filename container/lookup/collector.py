@@ -1,12 +1,15 @@
 """Collector of keys: from commits to memory, unsealed keys by hash, coverage of files."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from container.index.layout import KEY_ITEM_DTYPE, KeyItems, joined, no_items
-from container.index.options import IndexOptions
+from container.index.options import HELD_FILES, IndexOptions
 from container.journal.journal import Journal
 from container.metadata.coverage import (
     Span,
@@ -21,12 +24,10 @@ from container.metadata.state import StateChange, TierState
 from container.names.queue_id import QueueId, SegmentType
 from container.queue.commit_plan import CommitKeys, CommitPlan, keys_of_commit
 from container.record.batch import MessageBatch
-from provider.clock import Clock
+from provider.clock import Clock, wait_at_most
 from provider.errors import Corrupt
 
 BLOCK_ITEMS = 65_536
-LATE_SHARE = 4
-"""Divisor of `items_max` for the keys accepted beyond a full memory until sealing begins."""
 
 
 @dataclass(slots=True)
@@ -86,18 +87,23 @@ class Collected:
 
 
 class UnsealedIndex:
-    """Keys being collected, and keys being sealed into a file.
+    """Keys being collected, keys of full buffers, and keys being sealed into a file.
 
     U1  The keys of every offset in `spans` are in it, if the messages have any.
-    U2  It holds `items_max` items, a quarter more until sealing begins, and the items of one
-        commit; and as many items to be sealed. Keys beyond that are dropped, and read again later.
+    U2  It holds `held_max` items, or `items_max` and those of one commit if these are more. Items
+        with reserved room count as held.
     """
 
     has_exact_times = True
 
     def __init__(self, *, items_max: int) -> None:
         self.items_max = items_max
+        self.held_max = HELD_FILES * items_max
+        self.reserved = 0
+        """Items of commits under way that have room."""
         self.collecting = Collected()
+        self.full: deque[Collected] = deque()
+        """Full buffers, the oldest first, while a file is built of `sealing`."""
         self.revision = 0
         """Number that changes whenever `spans` may change."""
         self.sealing: Collected | None = None
@@ -105,44 +111,53 @@ class UnsealedIndex:
 
     def __repr__(self) -> str:
         sealing = self.sealing.items if self.sealing else 0
-        return f"<UnsealedIndex: {self.collecting.items} items, {sealing} being sealed>"
+        return f"<UnsealedIndex: {self.items} items, {sealing} of them being sealed>"
 
     @property
     def items(self) -> int:
         """Number of items in memory."""
-        return self.collecting.items + (self.sealing.items if self.sealing else 0)
+        return sum(part.items for part in self.parts())
 
     @property
     def is_full(self) -> bool:
         """Whether a file is due because of the number of items."""
-        return self.collecting.items >= self.items_max
+        return bool(self.full) or self.collecting.items >= self.items_max
 
-    def add(  # noqa: PLR0917 - a row of one table
+    def parts(self) -> list[Collected]:
+        """Buffers, the oldest first."""
+        sealing = () if self.sealing is None else (self.sealing,)
+        return [*sealing, *self.full, self.collecting]
+
+    def has_room(self, items: int) -> bool:
+        """Whether so many items fit. Always true if no file is due and no room is reserved."""
+        is_waiting = self.is_full or self.sealing is not None or self.reserved
+        return not is_waiting or self.items + self.reserved + items <= self.held_max
+
+    def add(
         self,
         queue: QueueId,
-        start: int,
-        end: int,
+        span: Span,
         items: KeyItems,
         record_bytes: int,
         now_s: float,
-    ) -> bool:
-        """Add the keys of the messages `[start, end)` of a queue. False if there is no room."""
-        if self.is_full and self.sealing is not None:
-            return False
-        if self.collecting.items >= self.items_max + self.items_max // LATE_SHARE:
-            self.begin_sealing()  # the index step is late
+    ) -> None:
+        """Add the keys of the messages of a span of a queue."""
+        if self.collecting.items >= self.items_max:
+            self.full.append(self.collecting)
+            self.collecting = Collected()
         self.revision += 1
         into = self.collecting
         if into.since_s is None:
             into.since_s = now_s
         into.add(items)
-        into.cover(queue, start, end)
+        into.cover(queue, *span)
         into.record_bytes += record_bytes
-        return True
 
     def begin_sealing(self) -> Collected:
-        """Return the items to seal, and collect new ones apart. Unchanged until `sealed`."""
-        if self.sealing is None:
+        """Return the oldest items to seal. Unchanged until `sealed`."""
+        if self.sealing is None and self.full:
+            self.sealing = self.full.popleft()
+        elif self.sealing is None:
             self.sealing, self.collecting = self.collecting, Collected()
         return self.sealing
 
@@ -157,8 +172,8 @@ class UnsealedIndex:
         O(items). `topic_id` None: the queue has no items.
         """
         self.revision += 1
-        for part in (self.collecting, self.sealing):
-            if part is None or queue not in part.spans:
+        for part in self.parts():
+            if queue not in part.spans:
                 continue
             part.is_cut = True
             spans = [(a, min(b, next_offset)) for a, b in part.spans[queue] if a < next_offset]
@@ -175,16 +190,15 @@ class UnsealedIndex:
     def items_of(self, key_hash: int, topic_id: int) -> KeyItems:
         """Items of a hash. O(items), about half a nanosecond each."""
         found: list[KeyItems] = []
-        for part in (self.sealing, self.collecting):
-            for items in part.parts() if part is not None else ():
+        for part in self.parts():
+            for items in part.parts():
                 mine = items[items["key_hash"] == key_hash]
                 found.append(mine[mine["topic_id"] == topic_id])
         return joined(found) if found else no_items()
 
     def spans(self, queue: QueueId) -> Sequence[tuple[int, int]]:
         """Offsets of a queue whose keys are in memory."""
-        parts = (self.sealing, self.collecting)
-        return [span for part in parts if part is not None for span in part.spans.get(queue, ())]
+        return [span for part in self.parts() for span in part.spans.get(queue, ())]
 
 
 def with_keys(plan: CommitPlan, batch: MessageBatch) -> CommitPlan:
@@ -204,8 +218,8 @@ class KeyCollector:
 
     K1  The offsets of a queue in `unsealed` are published: a truncation removes the others.
     K2  Offsets in neither `unsealed` nor a file are read again (`missing_of`): those lost by a
-        crash, a cancelled commit or a full memory. No key is missing in a queue that is not
-        `doubted`.
+        crash, a cancelled commit, or a memory that stayed full. No key is missing in a queue that
+        is not `doubted`.
     """
 
     def __init__(self, journal: Journal, *, options: IndexOptions, clock: Clock) -> None:
@@ -213,6 +227,12 @@ class KeyCollector:
         self.unsealed = UnsealedIndex(items_max=options.items_max)
         self._journal = journal
         self._clock = clock
+        self._turn = asyncio.Lock()
+        """Held by the commit that waits for room, so that commits get it in order."""
+        self._freed = asyncio.Event()
+        """Set when room is freed."""
+        self._is_stuck = False
+        """Whether a wait for room was in vain, and no file was published since."""
         self._covered: dict[QueueId, list[Span]] | None = None
         """By queue, the coverage of files. None: to be derived again."""
         self._file_changes = 0
@@ -232,24 +252,69 @@ class KeyCollector:
     def _state(self) -> TierState:
         return self._journal.state
 
-    def committed(self, plans: Iterable[CommitPlan]) -> None:
-        """Add the keys of commits that were just published."""
+    @asynccontextmanager
+    async def room_for(self, plans: Iterable[CommitPlan]) -> AsyncGenerator[bool]:
+        """Reserve room for the keys of a commit until the end of the block. Yield whether it has.
+
+        Waits at most `room_wait_s_max` for index files, and not at all if an earlier wait was in
+        vain and no file was published since. Costs no wait if there is room.
+        """
+        items = sum(len(plan.keys.items) for plan in plans if plan.keys is not None)
+        async with self._turn:
+            await self._wait_for_room(items)
+            has_room = self.unsealed.has_room(items)
+            self._is_stuck = not has_room
+            if has_room:
+                self.unsealed.reserved += items
+        try:
+            yield has_room
+        finally:
+            if has_room:
+                self.unsealed.reserved -= items
+                self._freed.set()
+
+    async def _wait_for_room(self, items: int) -> None:
+        deadline_s = self._clock.monotonic_s() + self.options.room_wait_s_max
+        while not (self._is_stuck or self.unsealed.has_room(items)):
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return
+            self._freed.clear()
+            await wait_at_most(self._clock, left_s, self._room_freed())
+
+    async def _room_freed(self) -> None:
+        await self._freed.wait()
+
+    def committed(self, plans: Iterable[CommitPlan], *, has_room: bool) -> None:
+        """Add the keys of commits that were just published.
+
+        `has_room`: of `room_for`. Without it, keys that do not fit are read again later.
+        """
         for plan in plans:
             if plan.keys is not None:
-                self.take(plan.queue, plan.expected_offset, plan.next_offset, plan.keys)
+                span = plan.expected_offset, plan.next_offset
+                self.take(plan.queue, span, plan.keys, has_room=has_room)
 
-    def take(self, queue: QueueId, start: int, end: int, keys: CommitKeys) -> bool:
-        """Add the keys of `[start, end)`, unless they are unpublished or known."""
+    def take(self, queue: QueueId, span: Span, keys: CommitKeys, *, has_room: bool = False) -> bool:
+        """Add the keys of a span, unless they are unpublished or known, or there is no room."""
         record, topic = self._state.queues.get(queue), self._state.topics.get(queue.topic)
-        if record is None or topic is None or record.next_offset < end:
+        if record is None or topic is None or record.next_offset < span[1]:
             return False
-        known = any(a < end and start < b for a, b in self.unsealed.spans(queue))
+        known = any(a < span[1] and span[0] < b for a, b in self.unsealed.spans(queue))
         if record.generation != keys.generation or known:
             return False
         items = keys.items
+        if not (has_room or self.unsealed.has_room(len(items))):
+            return False
         items["topic_id"] = topic.topic_id
-        now_s = self._clock.monotonic_s()
-        return self.unsealed.add(queue, start, end, items, keys.record_bytes, now_s)
+        self.unsealed.add(queue, span, items, keys.record_bytes, self._clock.monotonic_s())
+        return True
+
+    def sealed(self) -> None:
+        """Drop the sealed items, whose file is published, and let commits go on."""
+        self.unsealed.sealed()
+        self._is_stuck = False
+        self._freed.set()
 
     def published(self, changes: Sequence[StateChange]) -> None:
         """Handle a published entry: drop keys removed by a truncation or deletion."""
@@ -331,8 +396,8 @@ class KeyCollector:
         ):
             for queue_id in self._state.queues.keys() - self._doubted.keys():
                 assert not self.missing_of(queue_id), f"K2: {queue_id} is not doubted"
-        for part in (self.unsealed.collecting, self.unsealed.sealing):
-            for queue_id, spans in part.spans.items() if part is not None else ():
+        for part in self.unsealed.parts():
+            for queue_id, spans in part.spans.items():
                 record = self._state.queues.get(queue_id)
                 assert record is not None, f"K1: {queue_id}"
                 assert spans[-1][1] <= record.next_offset, f"K1: {queue_id} {spans}"

@@ -141,7 +141,7 @@ class IndexStep(Step):
             Fenced: a newer owner has the tier.
         """
         await self._writer.tombstone_tried()
-        await self._seal_if(self._is_due())
+        await self._seal_due()
         unlisted: StoreError | None = None
         try:
             await self._search()
@@ -162,7 +162,7 @@ class IndexStep(Step):
             or collected.record_bytes >= options.finish_bytes_min
         )
         await self._writer.tombstone_tried()
-        await self._seal_if(is_worth_it)
+        await self._seal_due(is_worth_it=is_worth_it)
         await self._search()
 
     @property
@@ -171,28 +171,32 @@ class IndexStep(Step):
         return self._keys.unsealed.is_full or self._keys.unsealed.sealing is not None
 
     def _is_due(self) -> bool:
+        """Whether the keys being collected are due."""
         options, collected = self._keys.options, self._keys.unsealed.collecting
         if collected.since_s is None:
             return False
         age_s = self.tier.clock.monotonic_s() - collected.since_s
         return (
-            self._keys.unsealed.is_full
+            collected.items >= options.items_max
             or collected.record_bytes >= options.covered_bytes_max
             or age_s >= options.age_s_max
         )
 
     # Sealing.
 
-    async def _seal_if(self, is_due: bool) -> None:  # noqa: FBT001 - as it says
+    async def _seal_due(self, *, is_worth_it: bool = False) -> None:
+        """Seal full buffers, and the keys being collected if they are due or `is_worth_it`."""
         unsealed = self._keys.unsealed
-        if unsealed.sealing is not None:  # memory was full, or an earlier run was interrupted
+        if unsealed.sealing is not None:  # an earlier run was interrupted
             part, name = self._published or (None, "")
             accepted = part is unsealed.sealing and name in self.tier.journal.planned.index_files
             if accepted or not unsealed.sealing.spans:  # all may be truncated
-                unsealed.sealed()
+                self._keys.sealed()
             else:
                 await self._seal(unsealed.sealing)
-        if is_due and unsealed.collecting.spans:
+        while unsealed.sealing is None and (
+            unsealed.full or ((is_worth_it or self._is_due()) and unsealed.collecting.spans)
+        ):
             await self._seal(unsealed.begin_sealing())
 
     async def _seal(self, part: Collected) -> None:
@@ -201,7 +205,7 @@ class IndexStep(Step):
             if part.spans:
                 await self._seal_alone(part)
             else:  # truncated while another file was being built
-                self._keys.unsealed.sealed()
+                self._keys.sealed()
 
     async def _seal_alone(self, part: Collected) -> None:
         tier = self.tier
@@ -222,7 +226,7 @@ class IndexStep(Step):
             return  # truncated since: the next run makes another file of the rest
         self._published = (part, name)
         await tier.journal.publish([PutIndexFile(file)])
-        self._keys.unsealed.sealed()
+        self._keys.sealed()
         self._published = None
         self._writer.settled(name)
         self._sealed += 1
@@ -351,7 +355,7 @@ class IndexStep(Step):
                 keys = CommitKeys(items, int(found.sizes[rows].sum()), record.generation)
                 begin = int(found.offsets[first])
                 sound += last - first
-                taken = self._keys.take(queue, begin, begin + last - first, keys)
+                taken = self._keys.take(queue, (begin, begin + last - first), keys)
                 self._caught_up += (last - first) * taken
             if sound < found.end - at:
                 sound_spans = [
@@ -359,7 +363,7 @@ class IndexStep(Step):
                 ]
                 damaged = self._damaged.setdefault((queue, record.generation), [])
                 damaged += without([(at, found.end)], sound_spans)
-            await self._seal_if(self._is_due())
+            await self._seal_due()
             at = found.end
         return left
 

@@ -437,9 +437,9 @@ class Upkeep:
         """Pass the changes of a published entry to the steps."""
         for one in self._scheduled:
             one.step.published(changes)
-        self._wake_urgent()
+        self.wake_urgent()
 
-    def _wake_urgent(self) -> None:
+    def wake_urgent(self) -> None:
         """Make urgent steps due. A failing one keeps its back-off."""
         for one in self._scheduled:
             if not one.failures_in_a_row and one.step.urgent:
@@ -513,7 +513,7 @@ class Upkeep:
             one.ran(error)
         else:
             one.ran(None)
-            self._wake_urgent()
+            self.wake_urgent()
         one.next_s = self._clock.monotonic_s() + one.interval_s(self.options.backoff_s_max)
         return True
 

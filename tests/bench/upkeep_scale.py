@@ -257,8 +257,8 @@ class Indexing:
         items["size"] = 100
         for queue in names(count):
             keys = CommitKeys(items.copy(), 100, 0)
-            assert self.keys.take(queue, 2 * number, 2 * number + 1, keys)
-        return await measured(self.seals._seal_if(is_due=True))
+            assert self.keys.take(queue, (2 * number, 2 * number + 1), keys)
+        return await measured(self.seals._seal_due(is_worth_it=True))
 
 
 async def sealed_keys(count: int) -> Measured:

@@ -68,6 +68,7 @@ INDEX_OPTIONS = IndexOptions(
     items_max=12,
     covered_bytes_max=3_000,
     age_s_max=2.0,
+    room_wait_s_max=0.5,
     finish_items_min=5,
     finish_bytes_min=1_000,
     catch_up_bytes_max=2_000,

@@ -144,7 +144,8 @@ READ_SHAPES = (
 
 
 @asynccontextmanager
-async def _owned_tier(directory: Path, index: IndexOptions | None = None) -> AsyncGenerator[Tier]:
+async def owned_tier(directory: Path, index: IndexOptions | None = None) -> AsyncGenerator[Tier]:
+    """Own a new tier in a directory with the default settings. Closed at the end of the block."""
     store = PosixStore(directory)
     clock = SystemClock()
     identity = TierIdentity(CLUSTER, BROKER, "bench")
@@ -175,7 +176,7 @@ async def measure_tiering(
     `indexed`: with the keys of all messages, until each key is in a file or in memory.
     """
     clock = SystemClock()
-    async with _owned_tier(tier_dir, IndexOptions() if indexed else None) as tier:
+    async with owned_tier(tier_dir, IndexOptions() if indexed else None) as tier:
         hot = await RocketMqHotLog.open(
             store_dir, options=HotLogOptions(), clock=clock, cluster=CLUSTER, broker=BROKER
         )

@@ -75,21 +75,21 @@ async def test_a_full_memory_becomes_a_file_that_every_reader_finds() -> None:
     over = world()
     async with over.owned() as tier:
         for _ in range(5):
-            await put(tier, 12, QUEUE, OTHER)
+            await put(tier, 10, QUEUE, OTHER)
         await over.pass_time(1)
         assert figures(tier)["index_files_sealed"] == 1
         (file,) = tier.state.index_files.values()
         assert {queue: (a, b) for queue, a, b in file.coverage} == {
-            QUEUE: (0, 60),
-            OTHER: (0, 60),
+            QUEUE: (0, 50),
+            OTHER: (0, 50),
         }
-        assert file.items == 120
-        assert file.size == 28 + 120 * 28 + 8 * 128
+        assert file.items == 100
+        assert file.size == 28 + 100 * 28 + 8 * 128
         await put(tier, 3)
-        assert await offsets(tier, "key-59") == [(1, 59), (0, 59)]
-        assert await offsets(tier, "key-61") == [(0, 61)]
+        assert await offsets(tier, "key-49") == [(1, 49), (0, 49)]
+        assert await offsets(tier, "key-51") == [(0, 51)]
     reader = await TierReader.open(over.memory)
-    assert await offsets(reader, "key-59") == [(1, 59), (0, 59)]
+    assert await offsets(reader, "key-49") == [(1, 49), (0, 49)]
     assert await over.findings() == []
 
 
@@ -274,13 +274,13 @@ async def test_a_file_goes_with_the_last_of_its_messages() -> None:
 
 
 async def test_memory_is_bounded_while_no_file_can_be_written() -> None:
-    over = world()
+    over = world(replace(INDEX, room_wait_s_max=0.0))
     async with over.owned() as tier:
         over.stores[-1].faults = [Fault("refused", "create", INDEX_PREFIX)]
         for _ in range(10):
             await put(tier, 60)
             await over.pass_time(2)
-        assert figures(tier)["index_items_unsealed"] <= 100 + 2 * 60 + 60
+        assert figures(tier)["index_items_unsealed"] == 300
         over.stores[-1].faults = []
         await over.pass_time(60)
         await settle(100)
@@ -299,7 +299,7 @@ async def test_files_are_written_while_nothing_can_be_listed() -> None:
         for _ in range(10):
             await put(tier, 60)
             await over.pass_time(2)
-            assert figures(tier)["index_items_unsealed"] <= 2 * (125 + 60)
+            assert figures(tier)["index_items_unsealed"] < 2 * (100 + 60)
         await over.pass_time(200)
         assert "index" in tier.upkeep.statistics().errors
         assert figures(tier)["index_items_unsealed"] < 100
@@ -307,15 +307,78 @@ async def test_files_are_written_while_nothing_can_be_listed() -> None:
             assert await offsets(tier, f"key-{offset}") == [(0, offset)]
 
 
-def test_memory_is_bounded_while_no_run_seals() -> None:
+def test_a_full_buffer_waits_while_a_file_is_built() -> None:
     unsealed = UnsealedIndex(items_max=100)
-    taken = [
-        unsealed.add(QUEUE, 30 * n, 30 * n + 30, np.zeros(30, KEY_ITEM_DTYPE), 1, 0.0)
-        for n in range(20)
-    ]
-    assert taken == [True] * 9 + [False] * 11
-    assert unsealed.spans(QUEUE) == [(0, 150), (150, 270)]
-    assert unsealed.items == 270
+    for n in range(10):
+        unsealed.add(QUEUE, (30 * n, 30 * n + 30), np.zeros(30, KEY_ITEM_DTYPE), 1, 0.0)
+    assert unsealed.items == 300
+    sealing = unsealed.begin_sealing()
+    assert sealing.spans == {QUEUE: [(0, 120)]}
+    assert [one.spans for one in unsealed.full] == [{QUEUE: [(120, 240)]}]
+    assert unsealed.spans(QUEUE) == [(0, 120), (120, 240), (240, 300)]
+    assert unsealed.has_room(0)
+    assert not unsealed.has_room(1)
+    unsealed.forget(QUEUE, 0, 130, 0)
+    assert unsealed.spans(QUEUE) == [(0, 120), (120, 130)]
+    unsealed.sealed()
+    assert unsealed.begin_sealing().spans == {QUEUE: [(120, 130)]}
+
+
+async def test_a_commit_waits_until_a_file_makes_room() -> None:
+    """No key is dropped: 300 items fit, and one commit of more than that if nothing else waits."""
+    over = world()
+    async with over.owned() as tier:
+        over.stores[-1].faults = [Fault("delayed", "create", INDEX_PREFIX, delay_s=1.5)]
+        for _ in range(3):
+            await put(tier, 100)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(put(tier, 10))
+            await settle(100)
+            assert tier.state.queues[QUEUE].next_offset == 300
+            assert not waiting.done()
+            over.stores[-1].faults = []
+            await over.clock.advance(20)
+        await put(tier, 400)
+        await over.pass_time(20)
+        assert figures(tier)["index_messages_read"] == 0
+        assert tier.state.queues[QUEUE].next_offset == 710
+        for offset in (0, 99, 100, 299, 300, 309, 310, 709):
+            assert await offsets(tier, f"key-{offset}") == [(0, offset)]
+    assert await over.findings() == []
+
+
+async def test_commits_wait_once_while_no_file_can_be_written() -> None:
+    over = world()
+    async with over.owned() as tier:
+        over.stores[-1].faults = [Fault("refused", "create", INDEX_PREFIX)]
+        await put(tier, 300)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(put(tier, 10))
+            await settle(100)
+            await over.clock.advance(INDEX.room_wait_s_max - 0.1)
+            assert not waiting.done()
+            await over.clock.advance(0.2)
+        await put(tier, 10)  # time stands still
+        assert figures(tier)["index_items_unsealed"] == 300
+        over.stores[-1].faults = []
+        await over.pass_time(60)
+        assert figures(tier)["index_messages_read"] == 20
+        for offset in (5, 299, 300, 319):
+            assert await offsets(tier, f"key-{offset}") == [(0, offset)]
+
+
+async def test_a_cancelled_or_failed_commit_gives_its_room_back() -> None:
+    over = world()
+    async with over.owned() as tier:
+        over.stores[-1].faults = [Fault("refused", "create", INDEX_PREFIX)]
+        await put(tier, 299)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(put(tier, 10))
+            await settle(100)
+            waiting.cancel()
+        await put(tier, 1)
+        assert figures(tier)["index_items_unsealed"] == 300
+        assert tier.state.queues[QUEUE].next_offset == 300
 
 
 async def test_what_a_failed_file_was_to_have_is_not_read_again() -> None:

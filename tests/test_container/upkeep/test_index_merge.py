@@ -27,7 +27,12 @@ from tests.support.messages import TOPIC, batch_of, make_record
 from tests.support.owned_tier import QUEUE, OwnedWorld, put
 
 INDEX = IndexOptions(
-    items_max=10, age_s_max=1000.0, finish_items_min=1, merged_items_max=400, merge_growth=2.0
+    items_max=10,
+    room_wait_s_max=0.0,
+    age_s_max=1000.0,
+    finish_items_min=1,
+    merged_items_max=400,
+    merge_growth=2.0,
 )
 GROWING = replace(INDEX, merge_growth=64.0)
 UPKEEP = UpkeepOptions(interval_s=1.0, grace_s=30.0)

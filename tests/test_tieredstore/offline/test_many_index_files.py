@@ -19,6 +19,7 @@ from tests.support.fake_broker import FakeBroker
 from tests.support.golden import ROCKETMQ_533, unpacked
 from tests.support.level import by_level
 from tests.support.packed_objects import PackedTier, in_thread
+from tests.support.patience import Patience, until
 from tests.test_tieredstore.offline.test_packed_remake import lose_metadata
 from tests.test_tieredstore.offline.test_packed_restore import is_sound, lose_all, published
 from tests.test_tieredstore.offline.test_rebuild import (
@@ -168,6 +169,9 @@ async def test_files_come_back_while_an_owner_lives_and_writes_more(tmp_path: Pa
         settings = {"tieredStoreIndexFileMaxIndexNum": 300}
         return follow(broker.directory, tier, cluster="C", broker="b", settings=settings)
 
+    def is_sealed(one: Follower) -> bool:
+        return one.upkeep_statistics().figures["index_items_unsealed"] < 300
+
     put(1_000)
     async with follower() as one:
         await one.drain()
@@ -180,6 +184,7 @@ async def test_files_come_back_while_an_owner_lives_and_writes_more(tmp_path: Pa
     async with follower() as one:
         put(1_000)
         await one.drain()
+        await until(lambda: is_sealed(one), Patience("full buffers of keys are not sealed"))
         before = index_files(root)
         for name in before:
             (root / name).unlink()
