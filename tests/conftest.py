@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 
 WEED = Path(sys.executable).with_name("weed")
 OURS = ["tieredstore", "dispatcher", "fetcher", "container", "provider"]
-import_module("prometheus_client")
-"""It reads files when it is imported first, and an opening imports it on the loop's thread."""
+for reads_files_when_imported in ("prometheus_client", "fsspec"):
+    import_module(reads_files_when_imported)  # an opening imports it on the loop's thread
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
