@@ -60,7 +60,9 @@ OPTIONS: Final[Mapping[str, str]] = {
     "startTime": "Only what was stored then or later: 2026-11-21T12:00:00Z, 2h (ago) or Unix "
     "milliseconds. A stream begins in each queue at the first message of that time.",
     "endTime": "Only what was stored before that time.",
-    "splitBytes": "Bytes of messages that one task reads, about; default 134217728.",
+    "splitBytes": (
+        "Bytes of messages that one task reads, about; default 134217728. A task reads one queue."
+    ),
     "damaged": "fail (default): a damaged message ends the job; skip: it is skipped.",
     KEPT_PLAN: "fail (default): a query that has the plan of an earlier one, as Spark gives it "
     "where no filter is pushed, is an error once the tier has other rows or brokers; use: it "
