@@ -20,7 +20,6 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, cast
-from weakref import WeakSet
 
 from tieredstore.offline import ExtraMissing
 
@@ -35,9 +34,6 @@ PLANS_AGAIN: Final = "spark.sql.python.filterPushdown.enabled"
 EACH_ROW: Final = "queue_id IS NOT NULL"
 """A filter that each row of each table passes, so that each query is planned."""
 QUEUE_ID: Final = "queue_id"
-
-
-_registered: "WeakSet[SparkSession]" = WeakSet()
 
 
 class SparkMissing(ExtraMissing):
@@ -56,9 +52,8 @@ def register(spark: "SparkSession") -> None:
     require_spark()
     from tieredstore.offline.spark.source import TieredStoreSource  # noqa: PLC0415 - needs PySpark
 
-    if spark not in _registered:  # Spark warns of a second time
-        spark.dataSource.register(TieredStoreSource)
-        _registered.add(spark)
+    # Each time, with a warning by Spark: a source has the environment of its registration.
+    spark.dataSource.register(TieredStoreSource)
     spark.conf.set(PLANS_AGAIN, "true")
 
 
