@@ -181,11 +181,13 @@ class RandomMessages:
 
 def sizes_for(messages: int) -> dict[str, str]:
     """Keys that make several segments of each long queue, and several index files."""
+    keys_max = max(4_000, messages // 10)
     return {
         "tieredStoreCommitLogMaxSize": str(max(256 * KIB, 12 * messages)),
         "tieredStoreConsumeQueueMaxSize": str(20 * max(500, messages // 100)),
         "tieredStoreExtentMaxSize": str(max(128 * KIB, min(6 * messages, 4096 * KIB))),
-        "tieredStoreIndexFileMaxIndexNum": str(max(4_000, messages // 10)),
+        "tieredStoreIndexFileMaxIndexNum": str(keys_max),
+        "tieredStoreIndexFileMergedMaxIndexNum": str(2 * keys_max),
     }
 
 
