@@ -1,4 +1,4 @@
-"""Joined files of an export: each message once for every reader, whoever dies on the way."""
+"""Joined files of an export: each message once for every reader, whichever process dies."""
 
 import errno
 import threading

@@ -73,7 +73,7 @@ def joined(root: Path, *, top: Path, files_min: int) -> Joined:
     try:
         for at, _, names in os.walk(root):
             small = _small_files(Path(at), names)
-            if len(small) >= files_min:
+            if len(small) >= files_min and _have_one_schema(small):
                 _join(Path(at), small, staging)
                 files, partitions = files + len(small), partitions + 1
     finally:
@@ -82,17 +82,19 @@ def joined(root: Path, *, top: Path, files_min: int) -> Joined:
 
 
 def _small_files(directory: Path, names: Sequence[str]) -> list[Path]:
-    """Files of a partition that are joined, by queue and place in its log; [] for other places."""
+    """Small files of a partition, by queue and place in its log; [] for other places."""
     found = [
         path
         for name in names
         if name.endswith(".parquet") and not name.startswith((".", "_"))
         if (path := directory / name).stat().st_size < JOINED_BYTES_MAX
     ]
-    schemas = {pq.read_schema(path).remove_metadata() for path in found}
-    if len(schemas) > 1:  # of an older program: other columns
-        return []
     return sorted(found, key=_order)
+
+
+def _have_one_schema(files: Sequence[Path]) -> bool:
+    """Whether all files have the same columns; those of an older program may have others."""
+    return len({pq.read_schema(path).remove_metadata() for path in files}) == 1
 
 
 def _order(path: Path) -> tuple[bool, list[int]]:
