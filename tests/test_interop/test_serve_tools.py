@@ -29,7 +29,7 @@ SAME = (
 )
 """Commands that print the same lines."""
 SHOWN = {
-    "queryMsgByKey -t G_Keys -k k1": r"^FD\w+ +1 +0 ",
+    "queryMsgByKey -t G_Keys -k k1": r"^FD\w+ +1 +0\b",
     "clusterList": r"GoldenCluster +golden-a +0 +127\.0\.0\.1:\d+ +V5_3_3",
     "clusterList -m": r"GoldenCluster +golden-a",
     "topicList": r"^G_Orders$",
@@ -89,14 +89,14 @@ OF_SOURCE = re.compile(
     r"|(?<=Consume TPS: )\s*[\d.]+"
 )
 """Addresses, places in the files of a broker or a tier, and a rate of the last minute."""
-INTERNAL = "RMQ_SYS_"
-"""Topics of the broker's own, which are not tiered."""
+NOT_SHARED = ("RMQ_SYS_", f"MessageTrack [consumerGroup={TOPIC},", "See https://rocketmq.")
+"""Lines of a broker alone: its own topics, and its topic as a group of itself (5.3.3), an error."""
 
 
 def lines(said: str) -> list[str]:
     """Lines in order, without what is of one source alone, and the width of columns."""
     found = (" ".join(OF_SOURCE.sub("...", line).split()) for line in said.splitlines())
-    return sorted(line for line in found if line and not line.startswith(INTERNAL))
+    return sorted(line for line in found if line and not line.startswith(NOT_SHARED))
 
 
 def narrow(topics: Path) -> None:
