@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import groupby
 from typing import NamedTuple
 
+from container.metadata.tables import QueueTable
 from provider.clock import Clock
-from provider.errors import NotFound, StoreError
+from provider.errors import Corrupt, NotFound, StoreError
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import QueueSummary, QueueTotals
@@ -96,29 +97,44 @@ class ShownTier:
         return self._topics
 
     async def groups(self) -> list[GroupLag]:
-        """Consumer groups with offsets in this tier, in order; none where no file keeps them."""
+        """Consumer groups with offsets in this tier, in order; none where no file keeps them.
+
+        Raises:
+            Corrupt: a file keeps them and is damaged.
+            NotFound, Unavailable, Denied: the tier or the file cannot be read.
+        """
         offsets = await asyncio.to_thread(_offsets, self.config)
-        found: list[GroupLag] = []
-        if offsets is None:
-            return found
-        queues_of = await self.by_topic()
-        for group, topics in sorted(offsets.topics_by_group().items()):
-            for topic in sorted(topics & queues_of.keys()):
-                known = [
-                    max(0, one.max_offset - max(offset, one.min_offset))
-                    for one in queues_of[topic]
-                    if (offset := offsets.get(QueueKey(group, topic, one.queue_id))) is not None
-                ]
-                found.append(GroupLag(group, topic, len(known), sum(known)))
-        return found
+        if not offsets:  # then the tier is not polled either
+            return []
+        queues = (await self.fresh()).reader.state.queues.copy()
+        return await asyncio.to_thread(_lags, offsets, queues)
+
+
+def _lags(offsets: ConsumerOffsets, queues: QueueTable) -> list[GroupLag]:
+    """Compare the offsets of groups with those of the tier. O(topics and queues of groups)."""
+    found: list[GroupLag] = []
+    for group, topics in sorted(offsets.topics_by_group().items()):
+        for topic in sorted(filter(queues.has_topic, topics)):
+            known = [
+                max(0, one.next_offset - max(offset, one.min_offset))
+                for queue in queues.names_of_topic(topic)
+                if (offset := offsets.get(QueueKey(group, *queue))) is not None
+                and (one := queues.bounds_of(queue)) is not None
+            ]
+            found.append(GroupLag(group, topic, len(known), sum(known)))
+    return found
 
 
 def _offsets(config: Config) -> ConsumerOffsets | None:
     """Read the offsets that `serve` keeps for this tier, or else those of its broker."""
-    with suppress(ConfigError, StoreError):
+    try:
         options = ServeOptions.of(config)
-        return ConsumerOffsets.load(options.offsets_path, options.seed_path)
-    return None
+    except ConfigError:
+        return None
+    try:
+        return ConsumerOffsets.load(options.offsets_path, options.seed_path, is_poll=True)
+    except ConfigError as error:
+        raise Corrupt(str(error), str(options.offsets_path)) from error
 
 
 def _by_topic(

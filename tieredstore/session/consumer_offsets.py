@@ -73,16 +73,20 @@ class ConsumerOffsets:
         """Failure of the last `save`."""
 
     @classmethod
-    def load(cls, path: Path, seed: Path | None = None) -> "ConsumerOffsets":
+    def load(
+        cls, path: Path, seed: Path | None = None, *, is_poll: bool = False
+    ) -> "ConsumerOffsets":
         """Read the file, or else its backup; if there is neither, begin with those of `seed`.
 
-        `seed` is a broker's own file, so that a group continues where it was. Blocks.
+        `seed` is a broker's own file, so that a group continues where it was. A fallback is logged,
+        at level DEBUG by a poll. Blocks.
 
         Raises:
             ConfigError: a file is there and none of them is whole: groups would begin again.
             Unavailable, Denied: the storage fails.
         """
         damage: list[str] = []
+        warning, info = (logging.DEBUG,) * 2 if is_poll else (logging.WARNING, logging.INFO)
         for one in (path, path.with_name(f"{path.name}.bak"), seed):
             if one is None:
                 continue
@@ -92,13 +96,13 @@ class ConsumerOffsets:
             except NotFound:
                 continue
             except Corrupt as error:
-                LOGGER.warning("%s", error)
+                LOGGER.log(warning, "%s", error)
                 damage.append(str(error))
                 continue
             if one == seed and damage:
                 break
             if one != path:
-                LOGGER.info("%d offsets of groups are taken from %s", len(table), one)
+                LOGGER.log(info, "%d offsets of groups are taken from %s", len(table), one)
             return cls(table, path, counter=counter)
         if damage:
             raise ConfigError(

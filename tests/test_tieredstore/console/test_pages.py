@@ -236,12 +236,20 @@ async def test_what_is_not_there_is_a_page_that_says_so(tier: Path) -> None:
         assert (await get("/static/..%2fguard.py")).status == 404
 
 
-async def test_groups_have_their_lag(tier: Path, tmp_path: Path) -> None:
+async def test_groups_have_their_lag(
+    tier: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     offsets = '{"offsetTable":{"wide@G":{0:1,1:0},"none@G":{0:0}}}'
     (tmp_path / "consumerOffset.json").write_text(offsets)
     async with pages_of(tier, tieredStoreServeStatePath=tmp_path) as get:
         page = (await get("/b/C/b/groups")).text
         assert re.findall(r'class="n">(\d+)</td>', page) == ["2", "1"]
+        (tmp_path / "consumerOffset.json").write_text("damaged")
+        page = await get("/b/C/b/groups")
+        assert (page.status, "are damaged" in page.text) == (500, True)
+        (tmp_path / "consumerOffset.json.bak").write_text(offsets)
+        assert (await get("/b/C/b/groups")).status == 200
+    assert not [one for one in caplog.records if one.name == "tieredstore.offsets"]
 
 
 async def test_only_reads_of_this_host_are_answered(tier: Path) -> None:
