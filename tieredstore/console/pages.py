@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
 from itertools import islice
@@ -38,6 +39,7 @@ from tieredstore.console.browser import (
     visible,
 )
 from tieredstore.console.guard import Guard
+from tieredstore.console.history import BOX, LagHistory, TierName
 from tieredstore.console.options import ConsoleOptions
 from tieredstore.console.tiers import ShownTier
 from tieredstore.message import Message
@@ -57,9 +59,12 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Console:
     """Handlers of the pages."""
 
-    def __init__(self, tiers: Mapping[tuple[str, str], ShownTier], clock: Clock) -> None:
+    def __init__(
+        self, tiers: Mapping[TierName, ShownTier], history: LagHistory, clock: Clock
+    ) -> None:
         """Read templates and static files. Blocks."""
         self._tiers = tiers
+        self._history = history
         self._clock = clock
         self._templates = Environment(
             loader=PackageLoader("tieredstore.console"),
@@ -139,9 +144,18 @@ class Console:
         return self._page(request, "topic.html", total=len(queues), **_paged(request, queues))
 
     async def groups(self, request: Request) -> Response:
-        """Show consumer groups and their lag."""
+        """Show consumer groups and their lag, now and over time."""
         found = await self._shown(request).groups()
-        return self._page(request, "groups.html", total=len(found), **_paged(request, found))
+        tier = request.path_params["cluster"], request.path_params["broker"]
+        return self._page(
+            request,
+            "groups.html",
+            line_of=partial(self._history.line, tier, self._clock.monotonic_s()),
+            box=BOX,
+            left_out=self._history.left_out(tier),
+            total=len(found),
+            **_paged(request, found),
+        )
 
     async def cost(self, request: Request) -> Response:
         """Show a form, and the forecast of a month for what it has."""
@@ -301,8 +315,8 @@ def _paged(request: Request, rows: Sequence[RowT]) -> dict[str, object]:
 
 
 async def guarded_pages(
-    tiers: Mapping[tuple[str, str], ShownTier], options: ConsoleOptions, clock: Clock
+    tiers: Mapping[TierName, ShownTier], history: LagHistory, options: ConsoleOptions, clock: Clock
 ) -> ASGIApp:
     """Build the application that is served."""
-    console = await asyncio.to_thread(Console, tiers, clock)
+    console = await asyncio.to_thread(Console, tiers, history, clock)
     return Guard(console.application(), options, clock)

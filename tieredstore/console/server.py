@@ -13,6 +13,7 @@ from provider.clock import Clock
 from provider.errors import StoreError
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
+from tieredstore.console.history import LagHistory, sample_lags
 from tieredstore.console.options import HOST, PORT, ConsoleOptions
 from tieredstore.console.pages import guarded_pages
 from tieredstore.console.tiers import shown_tiers
@@ -46,8 +47,9 @@ async def serving(
     """
     with await asyncio.to_thread(_listening, options.host, options.port) as listener:
         async with shown_tiers(configs, clock) as tiers:
+            history = LagHistory()
             settings = uvicorn.Config(
-                await guarded_pages(tiers, options, clock),
+                await guarded_pages(tiers, history, options, clock),
                 http="h11",
                 ws="none",
                 lifespan="off",
@@ -65,9 +67,11 @@ async def serving(
             host, port = listener.getsockname()[:2]
             async with asyncio.TaskGroup() as group:
                 group.create_task(server.serve(sockets=[listener]))
+                sampler = group.create_task(sample_lags(tiers, history, clock))
                 try:
                     yield f"http://{f'[{host}]' if ':' in host else host}:{port}/"
                 finally:
+                    sampler.cancel()
                     server.should_exit = True
 
 

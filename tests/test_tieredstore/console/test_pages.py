@@ -1,6 +1,7 @@
 """The pages of the console: what they show, of hostile names and bodies too, and their guard."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -18,9 +19,10 @@ from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.console.browser import HEX, HEX_BYTES_MAX, JSON, TEXT, shown_body, visible
 from tieredstore.console.guard import BURST
+from tieredstore.console.history import NAME_LENGTH_MAX, LagHistory
 from tieredstore.console.options import ConsoleOptions
 from tieredstore.console.pages import guarded_pages
-from tieredstore.console.tiers import shown_tiers
+from tieredstore.console.tiers import GroupLag, shown_tiers
 from tieredstore.session.reader import existing_tiers
 
 
@@ -111,13 +113,16 @@ class Pages:
 
 @asynccontextmanager
 async def pages_of(
-    tier: Path | str, options: ConsoleOptions = LOCAL, **settings: object
+    tier: Path | str,
+    options: ConsoleOptions = LOCAL,
+    history: LagHistory | None = None,
+    **settings: object,
 ) -> AsyncGenerator[Pages]:
     config = Config.named(tier, None, None, None, settings)
     configs = await asyncio.to_thread(existing_tiers, config, ["*"])
     clock = SystemClock()
     async with shown_tiers(configs, clock) as tiers:
-        yield Pages(await guarded_pages(tiers, options, clock))
+        yield Pages(await guarded_pages(tiers, history or LagHistory(), options, clock))
 
 
 def rows_of(answer: Answer) -> int:
@@ -244,12 +249,33 @@ async def test_groups_have_their_lag(
     async with pages_of(tier, tieredStoreServeStatePath=tmp_path) as get:
         page = (await get("/b/C/b/groups")).text
         assert re.findall(r'class="n">(\d+)</td>', page) == ["2", "1"]
+        assert "<svg" not in page
         (tmp_path / "consumerOffset.json").write_text("damaged")
         page = await get("/b/C/b/groups")
         assert (page.status, "are damaged" in page.text) == (500, True)
         (tmp_path / "consumerOffset.json.bak").write_text(offsets)
         assert (await get("/b/C/b/groups")).status == 200
     assert not [one for one in caplog.records if one.name == "tieredstore.offsets"]
+
+
+async def test_groups_have_a_line_of_their_lag_over_time(tier: Path, tmp_path: Path) -> None:
+    group, history, now_s = f"<b>{SCRIPT}", LagHistory(), SystemClock().monotonic_s()
+    offsets = {"offsetTable": {"wide@G": {0: 1, 1: 0}, f"wide@{group}": {0: 0}}}
+    (tmp_path / "consumerOffset.json").write_text(json.dumps(offsets))
+    for before_s, lag in ((3600, 0), (1800, 1200), (1770, 40)):
+        known = [GroupLag(name, "wide", 1, lag) for name in ("G", group)]
+        long = GroupLag("g" * (NAME_LENGTH_MAX + 1), "wide", 1, 0)
+        history.record(now_s - before_s, {("C", "b"): [*known, long]})
+    async with pages_of(tier, history=history, tieredStoreServeStatePath=tmp_path) as get:
+        page = await get("/b/C/b/groups")
+    assert "<title>lag of G at wide: 0 to 1,200 messages in the last 60 min, now 1</title>" in (
+        page.text
+    )
+    assert "<title>lag of &lt;b&gt;&lt;script&gt;alert" in page.text
+    (path, _) = re.findall(r'role="img"><title>[^<]*</title><path d="([^"]*)"/></svg>', page.text)
+    assert path == "M120 30h0M180 2h0L181 29M240 30h0"
+    assert "1 groups and topics with smaller lags have no line" in page.text
+    assert re.findall(r"<script(?! src=\"/static/)|<b>|style=|\bon\w+=|\u202e", page.text) == []
 
 
 async def test_only_reads_of_this_host_are_answered(tier: Path) -> None:
