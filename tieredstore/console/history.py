@@ -1,9 +1,11 @@
 """Lag of consumer groups over time: its samples, and the lines that pages draw of them."""
 
+import asyncio
 import heapq
 import logging
 import math
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -43,6 +45,15 @@ class Sample(NamedTuple):
 
     at_s: float
     lag: int
+
+
+class Round(NamedTuple):
+    """Sample of all tiers that answered, of the kept series alone."""
+
+    kept: set[SeriesKey]
+    """Series that the history has from now on."""
+    lags: dict[SeriesKey, int]
+    left_out: dict[TierName, int]
 
 
 class LagLine(NamedTuple):
@@ -111,26 +122,32 @@ class LagHistory:
         """Groups in topics that the last sample of a tier left out."""
         return self._left_out.get(tier, 0)
 
-    def record(self, now_s: float, found: Mapping[TierName, Sequence[GroupLag]]) -> None:
-        """Add a sample of each tier that answered. O(groups, and all samples)."""
-        for series in self._series.values():
-            series.expire(now_s)
+    def round_of(self, found: Mapping[TierName, Sequence[GroupLag]]) -> Round:
+        """Choose what a sample keeps, without a change. O(groups, and all samples)."""
         present = {
             SeriesKey(tier, one.group, one.topic): one.lag
             for tier, groups in found.items()
             for one in groups
             if len(one.group) <= NAME_LENGTH_MAX
         }
-        highest = {key: one.high for key, one in self._series.items() if len(one)}
+        highest = {key: one.high for key, one in self._series.items()}
         for key, lag in present.items():
             highest[key] = max(lag, highest.get(key, 0))
         kept = kept_of(highest, self._series)
-        self._series = {key: self._series.get(key) or Series() for key in kept}
-        for key in present.keys() & kept:
-            self._series[key].add(Sample(now_s, present[key]))
-        for tier, groups in found.items():
-            sampled = sum(SeriesKey(tier, one.group, one.topic) in kept for one in groups)
-            self._left_out[tier] = len(groups) - sampled
+        lags = {key: present[key] for key in present.keys() & kept}
+        sampled = Counter(key.tier for key in lags)
+        left_out = {tier: len(groups) - sampled[tier] for tier, groups in found.items()}
+        return Round(kept, lags, left_out)
+
+    def record(self, now_s: float, chosen: Round) -> None:
+        """Add a sample of each tier that answered. O(`SERIES_MAX`)."""
+        self._series = {key: self._series.get(key) or Series() for key in chosen.kept}
+        for key, lag in chosen.lags.items():
+            self._series[key].add(Sample(now_s, lag))
+        for series in self._series.values():
+            series.expire(now_s)
+        self._series = {key: one for key, one in self._series.items() if len(one)}
+        self._left_out |= chosen.left_out
 
     def line(self, tier: TierName, now_s: float, row: GroupLag) -> LagLine | None:
         """Draw the lag of a group until now, which `row` has. None without a sample."""
@@ -198,5 +215,6 @@ async def sample_lags(
                 broker = shown.config.broker
                 LOGGER.warning("the lag of groups of %s is not sampled: %s", broker, failure)
             failures[name] = failure
-        history.record(clock.monotonic_s(), found)
+        chosen = await asyncio.to_thread(history.round_of, found)
+        history.record(clock.monotonic_s(), chosen)
         await clock.sleep(INTERVAL_S)

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from provider.errors import Unavailable
-from provider.testing.manual_clock import ManualClock, settle
+from provider.testing.manual_clock import ManualClock
 from tests.support.cli import run
 from tests.support.fake_broker import FakeBroker
 from tests.support.patience import Patience, until
@@ -43,7 +43,7 @@ def lag(group: str, count: int, topic: str = "T") -> GroupLag:
 def recorded(history: LagHistory, *rounds: list[GroupLag]) -> float:
     """Record samples, one each interval from 0 on, and return the time of the last one."""
     for number, groups in enumerate(rounds):
-        history.record(number * INTERVAL_S, {TIER: groups})
+        history.record(number * INTERVAL_S, history.round_of({TIER: groups}))
     return (len(rounds) - 1) * INTERVAL_S
 
 
@@ -89,7 +89,7 @@ def test_a_group_that_vanishes_and_comes_again_has_a_gap() -> None:
     line = history.line(TIER, now_s, lag("G", 4))
     assert line is not None
     assert [command for command, _, _ in points_of(line.path)] == ["M", "L", "M", "L", "L"]
-    history.record(now_s + WINDOW_S + 1, {TIER: []})
+    history.record(now_s + WINDOW_S + 1, history.round_of({TIER: []}))
     assert len(history) == 0
     far = [Sample(0, 1), Sample(GAP_S, 1)]
     assert [command for command, _, _ in points_of(line_of(lag("G", 1), far).path)] == ["M", "M"]
@@ -105,7 +105,7 @@ def test_the_largest_lags_of_the_window_are_kept(monkeypatch: pytest.MonkeyPatch
     assert history.line(TIER, now_s, lag("D", 6)) is not None
     assert history.left_out(TIER) == 2
     other = ("C", "other")
-    history.record(now_s + 1, {other: [lag("Z", 9), lag("Y", 9), lag("X", 1)]})
+    history.record(now_s + 1, history.round_of({other: [lag("Z", 9), lag("Y", 9), lag("X", 1)]}))
     assert (history.left_out(other), len(history)) == (1, 2), "the bound is of all tiers"
 
 
@@ -146,13 +146,14 @@ async def test_a_sample_that_fails_is_left_out_and_logged_once(
     tier.errors = [None, away, away, RuntimeError(), None]
     tiers = cast("dict[tuple[str, str], ShownTier]", {TIER: tier, ("C", "other"): other})
     sampler = asyncio.create_task(sample_lags(tiers, history, clock))
-    await settle()
-    for _ in range(4):
-        await clock.advance(INTERVAL_S)
-    other.trouble = "newer messages are not shown"
-    await clock.advance(INTERVAL_S)
-    counts = [len(one) for one in history._series.values()]
-    assert counts == [3, 5]
+    for number in range(6):
+        await until(lambda: clock.sleeping == 1, Patience("nothing is sampled"))
+        if number == 4:
+            other.trouble = "newer messages are not shown"
+        if number < 5:
+            await clock.advance(INTERVAL_S)
+    counts = {key.tier: len(one) for key, one in history._series.items()}
+    assert counts == {TIER: 3, ("C", "other"): 5}
     texts = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
     assert [one.partition("not sampled: ")[2] for one in texts] == [
         "the storage is away (tier)", "RuntimeError", "newer messages are not shown",

@@ -265,7 +265,7 @@ async def test_groups_have_a_line_of_their_lag_over_time(tier: Path, tmp_path: P
     for before_s, lag in ((3600, 0), (1800, 1200), (1770, 40)):
         known = [GroupLag(name, "wide", 1, lag) for name in ("G", group)]
         long = GroupLag("g" * (NAME_LENGTH_MAX + 1), "wide", 1, 0)
-        history.record(now_s - before_s, {("C", "b"): [*known, long]})
+        history.record(now_s - before_s, history.round_of({("C", "b"): [*known, long]}))
     async with pages_of(tier, history=history, tieredStoreServeStatePath=tmp_path) as get:
         page = await get("/b/C/b/groups")
     assert "<title>lag of G at wide: 0 to 1,200 messages in the last 60 min, now 1</title>" in (
