@@ -481,12 +481,12 @@ def _dispatch(settings: Mapping[str, Setting], *, is_object: bool) -> DispatchOp
             "round_bytes_due": int(batch.value),
             "round_queues_max": OBJECT_ROUND_QUEUES_MAX,
         }
-    if not settings["tieredStoreGroupCommit"].value:
-        others["batch_age_s_max"] = 0.0
     poll_s = int(settings["tieredStorePollInterval"].value) / 1000
     others["poll_s_max"] = max(DispatchOptions().poll_s_max, poll_s)
     others["message_bytes_max"] = int(settings["maxMessageSize"].value) + RECORD_EXTRA_BYTES
-    return build(DispatchOptions, settings, **others)
+    options = build(DispatchOptions, settings, **others)
+    waits = bool(settings["tieredStoreGroupCommit"].value)
+    return options if waits else replace(options, batch_age_s_max=0.0)
 
 
 def _unconfirmed_s(settings: Mapping[str, Setting]) -> float:

@@ -267,12 +267,13 @@ class Setting:
 
 
 def build(options: type[OptionsT], settings: Mapping[str, Setting], **others: object) -> OptionsT:
-    """Build an options class from the keys that set its fields; `others` win.
+    """Build an options class from the keys that set its fields, and from `others` without a key.
 
     Raises:
         ConfigError: the class refuses a value; the sentence names keys in place of fields.
     """
     keys = keys_of(options)
+    assert not keys.keys() & others.keys(), "a value that users set would be replaced silently"
     values: dict[str, Any] = {
         field: key.field_value(settings[key.name].value) for field, key in keys.items()
     }
