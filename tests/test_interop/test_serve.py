@@ -153,7 +153,7 @@ def test_a_push_consumer_gets_each_message_once_after_an_outage_of_the_bucket(
 
             server.kill()
             found = consumer.submit(one.consume, "CG_outage", "G_Orders", "*", len(wanted))
-            patience = Patience("no pull fails", marks=failed)
+            patience = Patience(lambda: f"{failed()} pulls failed; {found}", marks=failed)
             wait_until(lambda: failed() >= PULLS_OF_A_MINUTE, patience, 0.5)
             assert not found.done()
             server.start()
