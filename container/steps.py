@@ -359,7 +359,7 @@ class Step(ABC):
 
     @property
     def figures(self) -> Mapping[str, int]:
-        """Counters since the ownership was taken, by names of the step's own."""
+        """Numbers by names of the step's own: counts since the ownership was taken, or levels."""
         return {}
 
     def check(self) -> None:  # noqa: B027 - many have none
