@@ -274,7 +274,7 @@ async def test_groups_have_a_line_of_their_lag_over_time(tier: Path, tmp_path: P
     assert "<title>lag of &lt;b&gt;&lt;script&gt;alert" in page.text
     (path, _) = re.findall(r'role="img"><title>[^<]*</title><path d="([^"]*)"/></svg>', page.text)
     assert path == "M120 30h0M180 2h0L181 29M240 30h0"
-    assert "1 groups and topics with smaller lags have no line" in page.text
+    assert "Groups and topics without a line: 1." in page.text
     assert re.findall(r"<script(?! src=\"/static/)|<b>|style=|\bon\w+=|\u202e", page.text) == []
 
 
