@@ -225,6 +225,8 @@ async def test_a_large_body_is_cut_and_downloaded_whole(tier: Path) -> None:
         page = await get(f"{TOPIC}/0/2")
         assert len(page.body) < 10 * HEX_BYTES_MAX
         assert "Only the first bytes are shown" in page.text
+        assert "Properties" not in page.text  # it has none, and a table without rows says nothing
+        assert "Properties" in (await get(f"{TOPIC}/0/1")).text
         raw = await get(f"{TOPIC}/0/2/body")
         assert raw.body == b"\xff\x00" * (2 << 20)
         assert raw.headers["content-type"] == "application/octet-stream"
