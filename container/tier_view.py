@@ -43,6 +43,7 @@ class TierView:
         self._view = metadata
         self._manifests = manifests or ManifestReader(store)
         self._verify = verify
+        self._read_now = None if verify else read_now_of(store)
 
     @property
     def state(self) -> TierState:
@@ -57,7 +58,7 @@ class TierView:
     @property
     def read_now(self) -> ReadNow | None:
         """Reads that wait for nothing. None if the store has none, or all reads are verified."""
-        return None if self._verify else read_now_of(self._store)
+        return self._read_now
 
     async def refresh(self, *, doubted: bool = False) -> bool:  # noqa: ARG002 - see `TierReader`
         """Load newer metadata. Return whether there was any."""
