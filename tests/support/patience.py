@@ -117,11 +117,14 @@ def wait_until(reached: Callable[[], bool], patience: Patience, look_s: float = 
 
 
 def communicated(
-    process: "subprocess.Popen[AnyStr]", otherwise: Sentence = "", servers: Iterable[int] = ()
+    process: "subprocess.Popen[AnyStr]",
+    otherwise: Sentence = "",
+    servers: Iterable[int] = (),
+    marks: Callable[[], object] = lambda: None,
 ) -> "tuple[AnyStr, AnyStr]":
     """`process.communicate()`: what a process printed until it ended; `servers` work for it."""
     words = otherwise or f"{process.args!r} does not end"
-    patience = Patience(words, pids=[process.pid, *servers])
+    patience = Patience(words, marks=marks, pids=[process.pid, *servers])
     while True:
         try:
             return process.communicate(timeout=COMMUNICATE_S)
@@ -141,17 +144,22 @@ def ended(process: "subprocess.Popen[AnyStr]", otherwise: Sentence = "") -> int:
 
 
 def completed(
-    command: Sequence[str | Path], *, servers: Iterable[int] = (), **more: Any
+    command: Sequence[str | Path],
+    *,
+    servers: Iterable[int] = (),
+    marks: Callable[[], object] = lambda: None,
+    **more: Any,
 ) -> "subprocess.CompletedProcess[str]":
     """`subprocess.run(command, capture_output=True, text=True)`, whatever the exit status.
 
     `servers`: processes that the command may wait for as long as they work.
+    `marks`: its value changes while the command gets on, though it uses no CPU time.
     """
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more
     ) as process:
         try:
-            out, err = communicated(process, servers=servers)
+            out, err = communicated(process, servers=servers, marks=marks)
         except BaseException:
             process.kill()
             raise

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(HANGS_AFTER_S)]
 TOPICS = ("G_Orders", "G_Big", "G_Batch", "G_Keys", "G_Delay", "G_Tx")
 PULLS_OF_A_MINUTE = 36
 """That fail while a bucket is away: the server retries, then the client waits for 3 s."""
-BINARY = {"rocketmq.serialize.type": "ROCKETMQ"}
+BINARY: dict[str, Any] = {"rocketmq.serialize.type": "ROCKETMQ"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,14 @@ class Served:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def run(self, program: str, *arguments: str, **properties: str) -> str:
+    def run(
+        self,
+        program: str,
+        *arguments: str,
+        marks: Callable[[], object] = lambda: None,
+        **properties: str,
+    ) -> str:
+        """What the program printed. `marks`: its value changes while the program gets on."""
         command = self.install.java(
             program,
             *arguments,
@@ -52,7 +59,7 @@ class Served:
             properties={"rocketmq.namesrv.addr": self.address, **properties},
             options=SHORT_LIVED,
         )
-        done = completed(command)
+        done = completed(command, marks=marks)
         assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
         return done.stdout
 
@@ -65,11 +72,12 @@ class Served:
         *,
         how: str = "concurrently",
         consumers: int = 1,
+        marks: Callable[[], object] = lambda: None,
         **properties: str,
     ) -> dict[tuple[int, int], int]:
         """How often each message came, by queue and offset, once so many have come."""
         counts = str(consumers), str(messages)
-        said = self.run("Consume", group, topic, tags, how, *counts, **properties)
+        said = self.run("Consume", group, topic, tags, how, *counts, marks=marks, **properties)
         rows = re.findall(r"^(\d+) (\d+) (\d+)$", said, re.MULTILINE)
         if how == "orderly":
             assert "disorder 0\n" in said
@@ -152,7 +160,8 @@ def test_a_push_consumer_gets_each_message_once_after_an_outage_of_the_bucket(
                 return value_of("\n".join(row for row in page.splitlines() if outcome in row), "")
 
             server.kill()
-            found = consumer.submit(one.consume, "CG_outage", "G_Orders", "*", len(wanted))
+            asked = "CG_outage", "G_Orders", "*", len(wanted)
+            found = consumer.submit(one.consume, *asked, marks=failed)
             patience = Patience(lambda: f"{failed()} pulls failed; {found}", marks=failed)
             wait_until(lambda: failed() >= PULLS_OF_A_MINUTE, patience, 0.5)
             assert not found.done()
@@ -183,7 +192,7 @@ def test_a_push_consumer_signs_its_requests_over_tls(
     signed = {"tls.enable": "true", "acl.access": "reader", "acl.secret": "s3cret-of-reader"}
     wanted = places("G_Orders")
     with serving(rocketmq, tmp_path, **values) as one:
-        for group, kind in (("CG_json", dict[str, str]()), ("CG_binary", BINARY)):
+        for group, kind in (("CG_json", dict[str, Any]()), ("CG_binary", BINARY)):
             properties: dict[str, Any] = signed | kind
             found = one.consume(group, "G_Orders", "*", len(wanted), **properties)
             assert found == dict.fromkeys(wanted, 1)
