@@ -286,7 +286,7 @@ def test_status_compares_the_bill_with_the_forecast(
     assert "USD a month expected for " in shown
     assert "counted" not in shown
     asked = {"page": "p", "ready": True, "hours": 72.0, "requests": 300.0, "request_cost": 0.2}
-    monkeypatch.setattr("tieredstore.reader.status._process", lambda _: asked)
+    monkeypatch.setattr("tieredstore.reader.status.process_figures", lambda _: asked)
     shown = invoke(url, "-D", "tieredStoreMetricsPort=1", "status").stdout
     assert "2.00 USD a month for 3,000 requests, as its process counted so far" in shown
 

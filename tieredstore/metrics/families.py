@@ -191,6 +191,11 @@ def _dispatched(statistics: DispatchStatistics) -> Iterator[Metric]:
         statistics.commit_age_s,
     )
     yield _gauge(
+        "tieredstore_next_commit_seconds",
+        "Seconds until waiting messages are due by age; 0 if none waits or a commit is under way.",
+        statistics.next_commit_s,
+    )
+    yield _gauge(
         "tieredstore_bytes_in_flight",
         "Bytes read from the broker's log and not yet committed.",
         statistics.bytes_in_flight,

@@ -4,10 +4,6 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from container.journal.heartbeat import LOOKS_PER_LEASE, last_moment_ms, last_sign
 from container.metadata.state import TierState
@@ -17,26 +13,15 @@ from tieredstore.config.effective import Config
 from tieredstore.config.prices import HOUR_S, MONTH_S, Load, forecast
 from tieredstore.metrics.summary import QueueSummary, QueueTotals, counted
 from tieredstore.process_name import ProcessLife, ProcessName, process_words
+from tieredstore.reader.process_page import process_figures
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.session.places import directory_of
 from tieredstore.session.takeover import process_life
-from tieredstore.texts import count_text, size_text, time_text
+from tieredstore.texts import size_text, time_text
 
 NONE, LIVES, ENDED, GONE, SILENT = "none", "lives", "ended", "gone", "silent"
 SILENT_S = 90.0
 """Silence after which an owner of unknown interval counts as silent: the default lease."""
-ANSWER_S_MAX = 5.0
-SHOWN = {
-    "tieredstore_messages_waiting": "messages_waiting",
-    "tieredstore_last_commit_age_seconds": "last_commit_age_s",
-    "tieredstore_outage": "outage",
-}
-"""Samples of the metrics page, and their names here."""
-SUMMED = {
-    "tieredstore_object_store_requests_total": "requests",
-    "tieredstore_object_store_request_cost_total": "request_cost",
-}
-"""Likewise, added up over their labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +107,7 @@ async def tier_status(
         contents = await contents_of(state)
     totals = contents.totals
     first, last = totals.first_timestamp, totals.last_timestamp
-    process = await asyncio.to_thread(_process, config) if config.metrics_port else None
+    process = await asyncio.to_thread(process_figures, config) if config.metrics_port else None
     span_s = max(60.0, ((last or 0) - (first or 0)) / 1000)
     load = Load(totals.bytes / span_s, span_s, max(1, totals.queues))
     return TierStatus(
@@ -180,39 +165,6 @@ def state_of(owner: str, life: ProcessLife, seen_ms: int | None) -> str:
     return LIVES if silent_ms <= lease_s * 1000 else SILENT
 
 
-def _process(config: Config) -> dict[str, object]:
-    """Ask the metrics page of the process. Blocks up to twice `ANSWER_S_MAX`."""
-    host = "127.0.0.1" if config.metrics_host in {"", "0.0.0.0"} else config.metrics_host  # noqa: S104 - no address to listen at
-    page = f"http://{f'[{host}]' if ':' in host else host}:{config.metrics_port}"
-    found: dict[str, object] = {"page": page, "ready": False}
-    summed: dict[str, float] = {}
-    try:
-        reason = _answer(f"{page}/readyz").strip()
-        found |= {"ready": reason == "ok", "reason": "" if reason == "ok" else reason}
-        for family in text_string_to_metric_families(_answer(f"{page}/metrics")):
-            for sample in family.samples:
-                if sample.name in SHOWN:
-                    found[SHOWN[sample.name]] = sample.value
-                if sample.name in SUMMED:
-                    name = SUMMED[sample.name]
-                    summed[name] = summed.get(name, 0.0) + sample.value
-                if sample.name == "process_start_time_seconds":
-                    summed["hours"] = (SystemClock().now_ms() / 1000 - sample.value) / HOUR_S
-    except (OSError, ValueError) as error:
-        inner = error.reason if isinstance(error, URLError) else error
-        reason = inner.strerror if isinstance(inner, OSError) and inner.strerror else str(inner)
-        found["reason"] = f"it does not answer: {reason.lower()}"
-    return found | summed
-
-
-def _answer(url: str) -> str:
-    try:
-        with urlopen(url, timeout=ANSWER_S_MAX) as answer:  # noqa: S310 - an http URL of ours
-            return answer.read().decode()
-    except HTTPError as error:  # 503: the body is the reason
-        return error.read().decode()
-
-
 def status_rows(status: TierStatus, now_ms: int) -> list[tuple[str, str]]:
     """Names and texts of the figures, for people; texts are not escaped."""
     newest = time_text(status.last_timestamp)
@@ -268,14 +220,28 @@ def _cost_lines(status: TierStatus) -> Iterator[str]:
 
 
 def _process_text(process: Mapping[str, object]) -> str:
-    text = f"{process['page']}: " + ("ready" if process["ready"] else f"{process['reason']}")
-    waiting = process.get("messages_waiting")
-    if isinstance(waiting, float):
-        text += f"; {count_text(int(waiting))} messages may not be tiered yet"
-    age_s = process.get("last_commit_age_s")
-    if isinstance(age_s, float):
-        text += f"; last commit {_age_text(int(age_s * 1000))} ago"
-    return text
+    parts = [f"{process['page']}: " + ("ready" if process["ready"] else f"{process['reason']}")]
+
+    def figure(name: str) -> float | None:
+        value = process.get(name)
+        return value if isinstance(value, float) else None
+
+    if behind := figure("messages_behind"):
+        age = _age_text(int(figure("oldest_behind_ms") or 0))
+        parts.append(f"{counted(int(behind), 'message')} behind, the oldest for {age}")
+    elif behind is not None:
+        parts.append("no message behind")
+    if waiting := figure("messages_waiting"):
+        parts.append(f"{counted(int(waiting), 'message')} may not be tiered yet")
+    if halted := figure("queues_halted"):
+        parts.append(f"{counted(int(halted), 'queue')} stopped, damaged or refused")
+    if figure("outage"):
+        parts.append("no commit reaches the storage")
+    if next_s := figure("next_commit_s"):
+        parts.append(f"next commit in {next_s:.0f} s")
+    if (age_s := figure("last_commit_age_s")) is not None:
+        parts.append(f"last commit {_age_text(int(age_s * 1000))} ago")
+    return "; ".join(parts)
 
 
 def _age_text(age_ms: int) -> str:

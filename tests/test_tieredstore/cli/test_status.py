@@ -10,6 +10,8 @@ from provider.clock import SystemClock
 from tests.support.cli import run
 from tests.test_tieredstore.metrics.test_follower_page import Served, served
 from tieredstore.process_name import ProcessLife
+from tieredstore.reader import status as of_status
+from tieredstore.reader.process_page import figures_of
 from tieredstore.reader.status import (
     GONE,
     LIVES,
@@ -87,6 +89,62 @@ def test_an_owner_without_a_sign_has_no_age(state: str, words: str) -> None:
     assert status_rows(status, 0)[0] == ("owner", words)
 
 
+PAGE = """\
+# TYPE tieredstore_queues gauge
+rocketmq_tiered_store_dispatch_behind{topic="T\x85",queue_id="0",cluster="C",node_id="b"} 7.0
+rocketmq_tiered_store_dispatch_behind{topic="T",queue_id="1",cluster="C",node_id="b"} 1.0
+rocketmq_tiered_store_dispatch_latency{topic="T",queue_id="1",cluster="C",node_id="b"} 125000.0
+rocketmq_tiered_store_dispatch_behind{topic="T",queue_id="1",cluster="C",node_id="other"} 90.0
+rocketmq_tiered_store_dispatch_behind{topic="T",queue_id="1",cluster="D",node_id="b"} 90.0
+tieredstore_queues{state="ready",cluster="C",node_id="b"} 20.0
+tieredstore_queues{state="stopped",cluster="C",node_id="b"} 1.0
+tieredstore_queues{state="damaged",cluster="C",node_id="b"} 2.0
+tieredstore_next_commit_seconds{cluster="C",node_id="b"} 41.3
+tieredstore_last_commit_age_seconds{cluster="C",node_id="b"} 18.9
+tieredstore_outage{cluster="C",node_id="b"} 1.0
+tieredstore_messages_waiting{cluster="C",node_id="b"} 3.0
+another{ is not parsed
+process_start_time_seconds 1.0
+"""
+
+
+def test_figures_of_a_process_are_those_of_one_of_its_brokers() -> None:
+    found = figures_of(PAGE, "C", "b")
+    assert found.pop("hours") > 400_000
+    assert found == {
+        "messages_behind": 8.0,
+        "oldest_behind_ms": 125_000.0,
+        "messages_waiting": 3.0,
+        "queues_halted": 3.0,
+        "next_commit_s": 41.3,
+        "last_commit_age_s": 18.9,
+        "outage": 1.0,
+    }
+    assert figures_of("", "C", "b") == {}
+    with pytest.raises(ValueError, match="float"):
+        figures_of("tieredstore_outage x", "C", "b")
+
+
+def test_figures_of_a_process_are_one_sentence_each(
+    golden_tier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page: dict[str, object] = {"page": "http://127.0.0.1:9", "ready": True, "reason": ""}
+    every = (
+        "8 messages behind, the oldest for 2 min; 3 messages may not be tiered yet; 3 queues "
+        "stopped, damaged or refused; no commit reaches the storage; next commit in 41 s; last "
+        "commit 18 s ago"
+    )
+    idle = {"messages_behind": 0.0, "last_commit_age_s": 2.0}
+    cases = [
+        (figures_of(PAGE, "C", "b"), every),
+        (idle, "no message behind; last commit 2 s ago"),
+    ]
+    for figures, words in cases:
+        monkeypatch.setattr(of_status, "process_figures", lambda _, of=figures: page | of)
+        done = run("--tier", golden_tier, "-D", "tieredStoreMetricsPort=9", "status")
+        assert done.out.splitlines()[-1] == f"  process  http://127.0.0.1:9: ready; {words}"
+
+
 @pytest.mark.slow
 def test_a_living_owner_is_seen_and_a_killed_one_is_missed(served: Served) -> None:
     served.broker.put_many("A", 0, [b"body"] * 3)
@@ -96,6 +154,8 @@ def test_a_living_owner_is_seen_and_a_killed_one_is_missed(served: Served) -> No
     assert (row["owner_state"], row["messages"]) == ("lives", 3)
     assert row["process"]["ready"] is True
     assert row["process"]["messages_waiting"] == 0
+    assert row["process"]["messages_behind"] == row["process"]["oldest_behind_ms"] == 0
+    assert "ready; no message behind; last commit " in run(*named[:-1]).out
     served.process.kill()
     served.process.wait()
     killed = json.loads(run(*named, status=1).out)

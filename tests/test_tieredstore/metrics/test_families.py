@@ -108,6 +108,7 @@ def test_a_page_says_who_it_is_of_and_when_something_landed(moment: Moment) -> N
     assert sample(page, "tieredstore_epoch", **LABELS) == 1
     assert sample(page, "tieredstore_garbage_objects") == 0
     assert 0 <= sample(page, "tieredstore_last_commit_age_seconds") < 60
+    assert sample(page, "tieredstore_next_commit_seconds") == 0
     assert value_of(page_of(replace(moment, is_owner=False)), "tieredstore_owner") == 0
 
 
