@@ -1,4 +1,4 @@
-"""Lag of consumer groups over time: its samples, and the lines that pages draw of them."""
+"""Lag of consumer groups and of tiering over time: samples, and the lines that pages draw."""
 
 import asyncio
 import heapq
@@ -33,7 +33,7 @@ TierName = tuple[str, str]
 
 
 class SeriesKey(NamedTuple):
-    """Consumer group in one topic of a tier."""
+    """Consumer group in one topic of a tier; or the tiering of a broker, as in `GroupLag`."""
 
     tier: TierName
     group: str
@@ -63,6 +63,7 @@ class LagLine(NamedTuple):
     """Data of an SVG path in `BOX`."""
     low: int
     high: int
+    newest: int
     text: str
     """The line in words."""
 
@@ -155,12 +156,27 @@ class LagHistory:
         samples = series.since(now_s - WINDOW_S) if series is not None else []
         return line_of(row, [*samples, Sample(now_s, row.lag)]) if samples else None
 
+    def tiering_line(self, tier: TierName, now_s: float) -> LagLine | None:
+        """Draw the lag of the tiering of a broker. None without a sample of now."""
+        series = self._series.get(SeriesKey(tier, "", ""))
+        samples = series.since(now_s - WINDOW_S) if series is not None else []
+        if not samples or now_s - samples[-1].at_s >= GAP_S:
+            return None
+        return line_of(GroupLag("", "", 0, samples[-1].lag), samples)
+
 
 def kept_of(highest: Mapping[SeriesKey, int], known: Mapping[SeriesKey, object]) -> set[SeriesKey]:
-    """Choose the series with the largest lags; of equal ones, those that have samples. Pure."""
+    """Choose the series of tiering, then those with the largest lags. Pure.
+
+    Of equal ones, those that have samples.
+    """
     if len(highest) <= SERIES_MAX:
         return set(highest)
-    return set(heapq.nlargest(SERIES_MAX, highest, key=lambda one: (highest[one], one in known)))
+
+    def rank(key: SeriesKey) -> tuple[bool, int, bool]:
+        return not key.group, highest[key], key in known
+
+    return set(heapq.nlargest(SERIES_MAX, highest, key=rank))
 
 
 def line_of(row: GroupLag, samples: Sequence[Sample]) -> LagLine:
@@ -174,7 +190,7 @@ def line_of(row: GroupLag, samples: Sequence[Sample]) -> LagLine:
         y = round(HEIGHT - MARGIN - rise * (HEIGHT - 2 * MARGIN))
         is_next = one.at_s - before.at_s < GAP_S
         parts.append(f"L{x} {y}" if is_next else f"M{x} {y}h0")  # h0: a dot if nothing follows
-    words = f"lag of {escaped(row.group)} at {escaped(row.topic)}"
+    words = f"lag of {escaped(row.group)} at {escaped(row.topic)}" if row.group else "not tiered"
     span_s = now_s - samples[0].at_s
     if span_s < 1:
         text = f"{words}: now {count_text(row.lag)} messages"
@@ -183,7 +199,7 @@ def line_of(row: GroupLag, samples: Sequence[Sample]) -> LagLine:
             f"{words}: {count_text(low)} to {count_text(high)} messages in the last "
             f"{_span_text(span_s)}, now {count_text(row.lag)}"
         )
-    return LagLine("".join(parts), low, high, text)
+    return LagLine("".join(parts), low, high, row.lag, text)
 
 
 def _span_text(span_s: float) -> str:
@@ -196,7 +212,7 @@ def _span_text(span_s: float) -> str:
 async def sample_lags(
     tiers: Mapping[TierName, ShownTier], history: LagHistory, clock: Clock
 ) -> None:
-    """Record the lag of all groups each `INTERVAL_S`, until it is cancelled.
+    """Record the lag of all groups and of tiering each `INTERVAL_S`, until it is cancelled.
 
     A tier that fails is left out of a sample. Its failure is logged once until it changes.
     """
@@ -205,7 +221,8 @@ async def sample_lags(
         found: dict[TierName, Sequence[GroupLag]] = {}
         for name, shown in tiers.items():
             try:
-                groups = await shown.groups()
+                tiering = await shown.tiering()
+                groups = [*await shown.groups(), *([] if tiering is None else [tiering])]
                 failure = shown.trouble
             except Exception as error:  # noqa: BLE001 - logged, and the console continues
                 groups, failure = [], str(error) or type(error).__name__

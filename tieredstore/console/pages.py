@@ -39,7 +39,7 @@ from tieredstore.console.browser import (
     visible,
 )
 from tieredstore.console.guard import Guard
-from tieredstore.console.history import BOX, LagHistory, TierName
+from tieredstore.console.history import BOX, LagHistory, LagLine, TierName
 from tieredstore.console.options import ConsoleOptions
 from tieredstore.console.tiers import ShownTier
 from tieredstore.message import Message
@@ -110,8 +110,11 @@ class Console:
 
     async def brokers(self, request: Request) -> Response:
         """Show every broker with its sums, and what keeps it from being shown."""
-        rows = [(*name, one, await self._sums(one)) for name, one in self._tiers.items()]
-        return self._page(request, "brokers.html", rows=rows)
+        rows = [
+            (*name, one, await self._sums(one), self._tiering_line(name))
+            for name, one in self._tiers.items()
+        ]
+        return self._page(request, "brokers.html", rows=rows, box=BOX)
 
     async def broker(self, request: Request) -> Response:
         """Show the status of a tier, its topics and its gaps."""
@@ -134,6 +137,8 @@ class Console:
             in_object_store=shown.config.in_object_store,
             wanted=wanted,
             total=len(topics),
+            line=self._tiering_line((shown.config.cluster, shown.config.broker)),
+            box=BOX,
             gaps=list(islice(gaps, GAPS_SHOWN)),
             **_paged(request, topics),
         )
@@ -255,6 +260,9 @@ class Console:
             return 0, 0, 0, None
         totals = (await one.contents()).totals
         return len(await one.by_topic()), totals.messages, totals.bytes, totals.last_timestamp
+
+    def _tiering_line(self, tier: TierName) -> LagLine | None:
+        return self._history.tiering_line(tier, self._clock.monotonic_s())
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         """Show why there is no page."""

@@ -13,6 +13,7 @@ from provider.errors import Corrupt, NotFound, StoreError
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import QueueSummary, QueueTotals
+from tieredstore.reader.process_page import process_figures
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.reader.status import Contents, contents_of
 from tieredstore.serve.options import ServeOptions
@@ -24,14 +25,14 @@ REFRESH_S = 1.0
 
 
 class GroupLag(NamedTuple):
-    """Consumer group in one topic."""
+    """Consumer group in one topic; or the tiering of a broker, without names and queues."""
 
     group: str
     topic: str
     queues: int
     """Queues of the tier of which the group has an offset."""
     lag: int
-    """Offsets in the tier from those of the group on."""
+    """Offsets in the tier from those of the group on; of tiering, messages not in the tier."""
 
 
 class ShownTier:
@@ -108,6 +109,14 @@ class ShownTier:
             return []
         queues = (await self.fresh()).reader.state.queues.copy()
         return await asyncio.to_thread(_lags, offsets, queues)
+
+    async def tiering(self) -> GroupLag | None:
+        """Lag of the process that tiers this broker, None where none answers. As a scrape."""
+        if not self.config.metrics_port:
+            return None
+        figures = await asyncio.to_thread(process_figures, self.config)
+        behind = figures.get("messages_behind")
+        return GroupLag("", "", 0, int(behind)) if isinstance(behind, float) else None
 
 
 def _lags(offsets: ConsumerOffsets, queues: QueueTable) -> list[GroupLag]:

@@ -129,6 +129,11 @@ class FailingTier:
     def __init__(self) -> None:
         self.errors: list[Exception | None] = []
         self.trouble = ""
+        self.is_tiered = False
+
+    async def tiering(self) -> GroupLag | None:
+        """Return the lag of tiering, of one broker alone."""
+        return GroupLag("", "", 0, 7) if self.is_tiered else None
 
     async def groups(self) -> list[GroupLag]:
         """Raise the next error, or return one group."""
@@ -161,6 +166,33 @@ async def test_a_sample_that_fails_is_left_out_and_logged_once(
     sampler.cancel()
     await asyncio.gather(sampler, return_exceptions=True)
     assert not clock.sleeping
+
+
+def test_tiering_has_a_line_while_its_process_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_history, "SERIES_MAX", 2)
+    history, tiering = LagHistory(), GroupLag("", "", 0, 0)
+    assert history.tiering_line(TIER, 0) is None
+    found = [tiering._replace(lag=lag) for lag in (0, 40, 2)]
+    now_s = recorded(history, *([lag("A", 50), lag("B", 60), one] for one in found))
+    line = history.tiering_line(TIER, now_s + 1)
+    assert line is not None, "it has its line before any group"
+    assert (line.low, line.high, line.newest) == (0, 40, 2)
+    assert line.text == "not tiered: 0 to 40 messages in the last 1 min, now 2"
+    assert history.left_out(TIER) == 1
+    assert history.tiering_line(TIER, now_s + GAP_S) is None, "nothing is known of now"
+
+
+async def test_the_lag_of_tiering_is_sampled() -> None:
+    tier, history, clock = FailingTier(), LagHistory(), ManualClock()
+    tier.is_tiered = True
+    tiers = cast("dict[tuple[str, str], ShownTier]", {TIER: tier})
+    sampler = asyncio.create_task(sample_lags(tiers, history, clock))
+    await until(lambda: clock.sleeping == 1, Patience("nothing is sampled"))
+    line = history.tiering_line(TIER, clock.monotonic_s())
+    assert line is not None
+    assert line.newest == 7
+    sampler.cancel()
+    await asyncio.gather(sampler, return_exceptions=True)
 
 
 async def test_the_sampler_ends_with_the_console(tmp_path: Path) -> None:

@@ -111,6 +111,9 @@ class Pages:
         return await ask(self._app, target, method, **headers)
 
 
+SVG = r'role="img"><title>([^<]*)</title><path d="([^"]*)"/></svg>'
+
+
 @asynccontextmanager
 async def pages_of(
     tier: Path | str,
@@ -260,6 +263,22 @@ async def test_groups_have_their_lag(
     assert not [one for one in caplog.records if one.name == "tieredstore.offsets"]
 
 
+async def test_brokers_have_a_line_of_what_is_not_tiered_yet(tier: Path) -> None:
+    history, now_s = LagHistory(), SystemClock().monotonic_s()
+    for before_s, behind in ((3600, 0), (31, 1200), (1, 1030)):
+        tiering = GroupLag("", "", 0, behind)
+        history.record(now_s - before_s, history.round_of({("C", "b"): [tiering]}))
+    async with pages_of(tier, history=history) as get:
+        brokers, broker = (await get("/")).text, (await get("/b/C/b")).text
+        assert '<td class="n">1,030</td>' in brokers
+        assert "1,030 messages; last 2 h: <svg" in broker
+        title = "not tiered: 0 to 1,200 messages in the last 60 min, now 1,030"
+        assert re.findall(SVG, brokers) == re.findall(SVG, broker)
+        assert [one for one, _ in re.findall(SVG, brokers)] == [title]
+    async with pages_of(tier) as get:
+        assert "<svg" not in (await get("/")).text + (await get("/b/C/b")).text
+
+
 async def test_groups_have_a_line_of_their_lag_over_time(tier: Path, tmp_path: Path) -> None:
     group, history, now_s = f"<b>{SCRIPT}", LagHistory(), SystemClock().monotonic_s()
     offsets = {"offsetTable": {"wide@G": {0: 1, 1: 0}, f"wide@{group}": {0: 0}}}
@@ -274,7 +293,7 @@ async def test_groups_have_a_line_of_their_lag_over_time(tier: Path, tmp_path: P
         page.text
     )
     assert "<title>lag of &lt;b&gt;&lt;script&gt;alert" in page.text
-    (path, _) = re.findall(r'role="img"><title>[^<]*</title><path d="([^"]*)"/></svg>', page.text)
+    ((_, path), _) = re.findall(SVG, page.text)
     assert path == "M120 30h0M180 2h0L181 29M240 30h0"
     assert "Groups and topics without a line: 1." in page.text
     assert re.findall(r"<script(?! src=\"/static/)|<b>|style=|\bon\w+=|\u202e", page.text) == []
