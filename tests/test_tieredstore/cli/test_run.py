@@ -169,6 +169,23 @@ def test_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path: Path) -> 
 
 @pytest.mark.process
 @pytest.mark.slow
+def test_a_standby_that_waits_ends_at_the_first_signal(tmp_path: Path) -> None:
+    elsewhere = options(tmp_path, storePathRootDir=tmp_path / "elsewhere")
+    with started([*options(tmp_path), "run"]) as first:
+        assert first.stderr is not None
+        assert any("this process owns the tier" in line for line in first.stderr)
+        with started([*elsewhere, "run", "--standby"]) as second:
+            assert second.stderr is not None
+            waits = f"standing by: process {first.pid} on "
+            assert any(waits in line for line in second.stderr)
+            second.send_signal(signal.SIGTERM)
+            out, err = communicated(second)
+        assert (second.returncode, out, complaints(err)) == (0, "", "")
+        assert first.poll() is None
+
+
+@pytest.mark.process
+@pytest.mark.slow
 def test_the_file_of_a_java_broker_starts_it(tmp_path: Path) -> None:
     """With its plug-in's Java name, its sizes, and keys that only a broker knows."""
     words = [

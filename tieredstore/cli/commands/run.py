@@ -151,7 +151,10 @@ async def _run(run: Running) -> None:
     except asyncio.CancelledError:
         if not signals.first:
             raise
-        raise Signalled(signals.first) from None
+        if not run.config.start.stands_by:
+            raise Signalled(signals.first) from None
+        task.uncancel()  # as `tier --follow --standby`: nothing was waiting
+        return
     took_s, most_s = clock.monotonic_s() - stopped_s, run.config.dispatch.close_s_max
     run.silent = 0 < most_s <= took_s and rounds == _rounds(run)
     LOGGER.info("the store is closed")
