@@ -122,7 +122,10 @@ def communicated(
     servers: Iterable[int] = (),
     marks: Callable[[], object] = lambda: None,
 ) -> "tuple[AnyStr, AnyStr]":
-    """`process.communicate()`: what a process printed until it ended; `servers` work for it."""
+    """`process.communicate()`: what a process printed until it ended; `servers` work for it.
+
+    `marks`: its value changes while the process gets on, though it uses no CPU time.
+    """
     words = otherwise or f"{process.args!r} does not end"
     patience = Patience(words, marks=marks, pids=[process.pid, *servers])
     while True:

@@ -54,6 +54,7 @@ class Host(ExitStack):
         outside = self.enter_context(Outside(self._socket, port))
         host = ("env", *self._own, *outside.words, *NAMESPACES, *NAMED, self._name)
         if subprocess.run((*host, "true"), capture_output=True, check=False).returncode:
+            self.close()
             lacks("A host of its own needs namespaces, and rights that this user lacks.")
         errors = self.enter_context(self.log.open("wb"))
         self.process = subprocess.Popen(
@@ -80,9 +81,15 @@ class Host(ExitStack):
         subprocess.run((*inside, "ip", "link", "set", "lo", state), check=True)
 
 
+def power_off(host: Host) -> None:
+    """End the host without a word to those whom it was connected with."""
+    host.link("down")
+    host.process.kill()
+
+
 FAILURES: dict[str, Callable[[Host], None]] = {
     "its process is killed": lambda host: host.send(signal.SIGKILL),
-    "its power fails": lambda host: host.process.kill(),
+    "its power fails": power_off,
     "its network is cut": lambda host: host.link("down"),
 }
 
@@ -118,7 +125,10 @@ def test_a_standby_on_another_host_tiers_on_when(failure: str, s3_url: str, tmp_
         if failure == "its network is cut":
             assert first.process.poll() is None, first.log.read_text()
             first.link("up")
-            assert ended(first.process) == 4, first.log.read_text()
+            size = lambda: first.log.stat().st_size  # noqa: E731
+            patience = Patience(first.log.read_text, marks=size, pids=[first.process.pid])
+            wait_until(lambda: first.process.poll() is not None, patience)
+            assert first.process.returncode == 4, first.log.read_text()
             assert "took this tier over" in first.log.read_text()
         broker.put_many("T", 0, [b"later"] * 10)
         wait_for_messages(30, second)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from container.names.rocketmq import INT64_MAX
 from provider.clock import Clock
-from tieredstore.console.tiers import GroupLag, ShownTier
+from tieredstore.console.tiers import GroupLag, ShownTier, TierName, tiering_lags
 from tieredstore.texts import count_text, escaped
 
 LOGGER = logging.getLogger("tieredstore.console")
@@ -28,12 +28,9 @@ WIDTH, HEIGHT, MARGIN = 240, 32, 2
 """Size of a line's picture, and the part of it beside the highest and the lowest lag."""
 BOX = f"0 0 {WIDTH} {HEIGHT}"
 
-TierName = tuple[str, str]
-"""Cluster and broker."""
-
 
 class SeriesKey(NamedTuple):
-    """Consumer group in one topic of a tier; or the tiering of a broker, as in `GroupLag`."""
+    """Consumer group in one topic of a tier; without both names, the tiering of a broker."""
 
     tier: TierName
     group: str
@@ -57,7 +54,7 @@ class Round(NamedTuple):
 
 
 class LagLine(NamedTuple):
-    """Line of a group's lag."""
+    """Line of a group's or broker's lag."""
 
     path: str
     """Data of an SVG path in `BOX`."""
@@ -69,7 +66,7 @@ class LagLine(NamedTuple):
 
 
 class Series:
-    """Samples of one group in one topic, the newest `SAMPLES` of the last `WINDOW_S`."""
+    """Samples of a group in a topic or of a broker: the newest `SAMPLES` of the last `WINDOW_S`."""
 
     def __init__(self) -> None:
         self._times_s = array("d")
@@ -105,7 +102,7 @@ class Series:
 
 
 class LagHistory:
-    """Samples of all tiers of a console, of the groups with the largest lags of the window.
+    """Samples of all tiers of a console: of tiering, and of the groups with the largest lags.
 
     It has at most `SERIES_MAX` series of `SAMPLES` samples of 16 bytes, with an eighth more that
     arrays reserve, names of 4 bytes a character, and 1 KiB of objects a series:
@@ -123,20 +120,22 @@ class LagHistory:
         """Groups in topics that the last sample of a tier left out."""
         return self._left_out.get(tier, 0)
 
-    def round_of(self, found: Mapping[TierName, Sequence[GroupLag]]) -> Round:
+    def round_of(
+        self, found: Mapping[TierName, Sequence[GroupLag]], tiering: Mapping[TierName, int]
+    ) -> Round:
         """Choose what a sample keeps, without a change. O(groups, and all samples)."""
         present = {
             SeriesKey(tier, one.group, one.topic): one.lag
             for tier, groups in found.items()
             for one in groups
             if len(one.group) <= NAME_LENGTH_MAX
-        }
+        } | {SeriesKey(tier, "", ""): lag for tier, lag in tiering.items()}
         highest = {key: one.high for key, one in self._series.items()}
         for key, lag in present.items():
             highest[key] = max(lag, highest.get(key, 0))
         kept = kept_of(highest, self._series)
         lags = {key: present[key] for key in present.keys() & kept}
-        sampled = Counter(key.tier for key in lags)
+        sampled = Counter(key.tier for key in lags if key.topic)
         left_out = {tier: len(groups) - sampled[tier] for tier, groups in found.items()}
         return Round(kept, lags, left_out)
 
@@ -154,15 +153,16 @@ class LagHistory:
         """Draw the lag of a group until now, which `row` has. None without a sample."""
         series = self._series.get(SeriesKey(tier, row.group, row.topic))
         samples = series.since(now_s - WINDOW_S) if series is not None else []
-        return line_of(row, [*samples, Sample(now_s, row.lag)]) if samples else None
+        words = f"lag of {escaped(row.group)} at {escaped(row.topic)}"
+        return line_of(words, [*samples, Sample(now_s, row.lag)]) if samples else None
 
     def tiering_line(self, tier: TierName, now_s: float) -> LagLine | None:
-        """Draw the lag of the tiering of a broker. None without a sample of now."""
+        """Draw the lag of the tiering of a broker. None if no sample is younger than `GAP_S`."""
         series = self._series.get(SeriesKey(tier, "", ""))
         samples = series.since(now_s - WINDOW_S) if series is not None else []
         if not samples or now_s - samples[-1].at_s >= GAP_S:
             return None
-        return line_of(GroupLag("", "", 0, samples[-1].lag), samples)
+        return line_of("not tiered", samples)
 
 
 def kept_of(highest: Mapping[SeriesKey, int], known: Mapping[SeriesKey, object]) -> set[SeriesKey]:
@@ -174,14 +174,14 @@ def kept_of(highest: Mapping[SeriesKey, int], known: Mapping[SeriesKey, object])
         return set(highest)
 
     def rank(key: SeriesKey) -> tuple[bool, int, bool]:
-        return not key.group, highest[key], key in known
+        return not key.topic, highest[key], key in known
 
     return set(heapq.nlargest(SERIES_MAX, highest, key=rank))
 
 
-def line_of(row: GroupLag, samples: Sequence[Sample]) -> LagLine:
-    """Draw samples, of which the last one is of now. Pure."""
-    now_s = samples[-1].at_s
+def line_of(words: str, samples: Sequence[Sample]) -> LagLine:
+    """Draw samples until the time of the last one; `words` say what they count. Pure."""
+    now_s, newest = samples[-1]
     low, high = min(one.lag for one in samples), max(one.lag for one in samples)
     parts = list[str]()
     for before, one in pairwise([Sample(-math.inf, 0), *samples]):
@@ -190,16 +190,15 @@ def line_of(row: GroupLag, samples: Sequence[Sample]) -> LagLine:
         y = round(HEIGHT - MARGIN - rise * (HEIGHT - 2 * MARGIN))
         is_next = one.at_s - before.at_s < GAP_S
         parts.append(f"L{x} {y}" if is_next else f"M{x} {y}h0")  # h0: a dot if nothing follows
-    words = f"lag of {escaped(row.group)} at {escaped(row.topic)}" if row.group else "not tiered"
     span_s = now_s - samples[0].at_s
     if span_s < 1:
-        text = f"{words}: now {count_text(row.lag)} messages"
+        text = f"{words}: now {count_text(newest)} messages"
     else:
         text = (
             f"{words}: {count_text(low)} to {count_text(high)} messages in the last "
-            f"{_span_text(span_s)}, now {count_text(row.lag)}"
+            f"{_span_text(span_s)}, now {count_text(newest)}"
         )
-    return LagLine("".join(parts), low, high, row.lag, text)
+    return LagLine("".join(parts), low, high, newest, text)
 
 
 def _span_text(span_s: float) -> str:
@@ -214,15 +213,15 @@ async def sample_lags(
 ) -> None:
     """Record the lag of all groups and of tiering each `INTERVAL_S`, until it is cancelled.
 
-    A tier that fails is left out of a sample. Its failure is logged once until it changes.
+    A tier that fails is left out of a sample of groups. Its failure is logged once until it
+    changes. A process that does not answer is left out of a sample of tiering.
     """
     failures: dict[TierName, str] = {}
     while True:
         found: dict[TierName, Sequence[GroupLag]] = {}
         for name, shown in tiers.items():
             try:
-                tiering = await shown.tiering()
-                groups = [*await shown.groups(), *([] if tiering is None else [tiering])]
+                groups = await shown.groups()
                 failure = shown.trouble
             except Exception as error:  # noqa: BLE001 - logged, and the console continues
                 groups, failure = [], str(error) or type(error).__name__
@@ -232,6 +231,7 @@ async def sample_lags(
                 broker = shown.config.broker
                 LOGGER.warning("the lag of groups of %s is not sampled: %s", broker, failure)
             failures[name] = failure
-        chosen = await asyncio.to_thread(history.round_of, found)
+        tiering = await tiering_lags([one.config for one in tiers.values()])
+        chosen = await asyncio.to_thread(history.round_of, found, tiering)
         history.record(clock.monotonic_s(), chosen)
         await clock.sleep(INTERVAL_S)

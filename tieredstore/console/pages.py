@@ -39,9 +39,9 @@ from tieredstore.console.browser import (
     visible,
 )
 from tieredstore.console.guard import Guard
-from tieredstore.console.history import BOX, LagHistory, LagLine, TierName
+from tieredstore.console.history import BOX, LagHistory, LagLine
 from tieredstore.console.options import ConsoleOptions
-from tieredstore.console.tiers import ShownTier
+from tieredstore.console.tiers import ShownTier, TierName
 from tieredstore.message import Message
 from tieredstore.reader.status import status_rows, tier_status
 from tieredstore.texts import count_text, escaped, size_text, time_text

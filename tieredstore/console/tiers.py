@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from itertools import groupby
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from provider.errors import Corrupt, NotFound, StoreError
 from tieredstore.config.effective import Config
 from tieredstore.config.sources import ConfigError
 from tieredstore.metrics.summary import QueueSummary, QueueTotals
-from tieredstore.reader.process_page import process_figures
+from tieredstore.reader.process_page import NO_ANSWER, figures_of, metrics_page
 from tieredstore.reader.readable_tier import ReadableTier
 from tieredstore.reader.status import Contents, contents_of
 from tieredstore.serve.options import ServeOptions
@@ -23,16 +23,19 @@ LOGGER = logging.getLogger("tieredstore.console")
 REFRESH_S = 1.0
 """Age of the metadata from which on a request polls for newer ones."""
 
+TierName = tuple[str, str]
+"""Cluster and broker."""
+
 
 class GroupLag(NamedTuple):
-    """Consumer group in one topic; or the tiering of a broker, without names and queues."""
+    """Consumer group in one topic."""
 
     group: str
     topic: str
     queues: int
     """Queues of the tier of which the group has an offset."""
     lag: int
-    """Offsets in the tier from those of the group on; of tiering, messages not in the tier."""
+    """Offsets in the tier from those of the group on."""
 
 
 class ShownTier:
@@ -110,13 +113,35 @@ class ShownTier:
         queues = (await self.fresh()).reader.state.queues.copy()
         return await asyncio.to_thread(_lags, offsets, queues)
 
-    async def tiering(self) -> GroupLag | None:
-        """Lag of the process that tiers this broker, None where none answers. As a scrape."""
-        if not self.config.metrics_port:
-            return None
-        figures = await asyncio.to_thread(process_figures, self.config)
-        behind = figures.get("messages_behind")
-        return GroupLag("", "", 0, int(behind)) if isinstance(behind, float) else None
+
+async def tiering_lags(configs: Iterable[Config]) -> dict[TierName, int]:
+    """Return the messages that are not in the tier, of each broker whose process answers.
+
+    One scrape of each process, all at once, in threads.
+    """
+    by_process: dict[tuple[str, int], list[Config]] = {}
+    for config in configs:
+        if config.metrics_port:
+            address = config.metrics_host, config.metrics_port
+            by_process.setdefault(address, []).append(config)
+    async with asyncio.TaskGroup() as group:
+        scrapes = [
+            group.create_task(asyncio.to_thread(_tiering_lags, of_one))
+            for of_one in by_process.values()
+        ]
+    return {name: lag for one in scrapes for name, lag in one.result().items()}
+
+
+def _tiering_lags(configs: Sequence[Config]) -> dict[TierName, int]:
+    """Ask one process for the lags of its brokers; none if it does not answer. Blocks."""
+    found: dict[TierName, int] = {}
+    with suppress(*NO_ANSWER):
+        page = metrics_page(configs[0])
+        for one in configs:
+            figures = figures_of(page, one.cluster, one.broker)
+            if "messages_behind" in figures:
+                found[one.cluster, one.broker] = int(figures["messages_behind"])
+    return found
 
 
 def _lags(offsets: ConsumerOffsets, queues: QueueTable) -> list[GroupLag]:

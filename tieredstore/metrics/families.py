@@ -192,7 +192,7 @@ def _dispatched(statistics: DispatchStatistics) -> Iterator[Metric]:
     )
     yield _gauge(
         "tieredstore_next_commit_seconds",
-        "Seconds until waiting messages are due by age; 0 if none waits or a commit is under way.",
+        "Seconds until messages that are not tiered are due by age; 0 without them or in a commit.",
         statistics.next_commit_s,
     )
     yield _gauge(

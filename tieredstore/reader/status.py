@@ -220,7 +220,10 @@ def _cost_lines(status: TierStatus) -> Iterator[str]:
 
 
 def _process_text(process: Mapping[str, object]) -> str:
-    parts = [f"{process['page']}: " + ("ready" if process["ready"] else f"{process['reason']}")]
+    is_ready, reason = process["ready"], process.get("reason")
+    parts = [f"{process['page']}: {'ready' if is_ready else reason}"]
+    if is_ready and reason:
+        parts.append(f"its metrics are not known: {reason}")
 
     def figure(name: str) -> float | None:
         value = process.get(name)
@@ -237,7 +240,7 @@ def _process_text(process: Mapping[str, object]) -> str:
         parts.append(f"{counted(int(halted), 'queue')} stopped, damaged or refused")
     if figure("outage"):
         parts.append("no commit reaches the storage")
-    if next_s := figure("next_commit_s"):
+    if (next_s := figure("next_commit_s") or 0) >= 1:
         parts.append(f"next commit in {next_s:.0f} s")
     if (age_s := figure("last_commit_age_s")) is not None:
         parts.append(f"last commit {_age_text(int(age_s * 1000))} ago")

@@ -1,6 +1,8 @@
 """`tieredstore status`: owner, contents and losses, from the tier and from its process."""
 
 import json
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from provider.clock import SystemClock
 from tests.support.cli import run
 from tests.test_tieredstore.metrics.test_follower_page import Served, served
 from tieredstore.process_name import ProcessLife
+from tieredstore.reader import process_page
 from tieredstore.reader import status as of_status
 from tieredstore.reader.process_page import figures_of
 from tieredstore.reader.status import (
@@ -21,6 +24,7 @@ from tieredstore.reader.status import (
     state_of,
     status_rows,
 )
+from tieredstore.texts import printable
 
 __all__ = ["served"]
 
@@ -121,8 +125,17 @@ def test_figures_of_a_process_are_those_of_one_of_its_brokers() -> None:
         "outage": 1.0,
     }
     assert figures_of("", "C", "b") == {}
-    with pytest.raises(ValueError, match="float"):
-        figures_of("tieredstore_outage x", "C", "b")
+    tiers_nothing = "tieredstore_next_commit_seconds 0.0"
+    assert figures_of(tiers_nothing, "C", "b") == {"next_commit_s": 0.0, "messages_behind": 0.0}
+    assert figures_of('tieredstore_outage{node_id="a\\"\\\\"} 1', "C", 'a"\\') == {"outage": 1.0}
+
+
+@pytest.mark.parametrize("value", ["x", "NaN", "+Inf", "-1", ""])
+def test_a_figure_that_is_no_number_is_refused(value: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the parser's sentences are not ours
+        figures_of(f"tieredstore_outage {value}", "C", "b")
+    with pytest.raises(ValueError, match="label"):
+        figures_of('tieredstore_outage{="b"} 1', "C", "b")
 
 
 def test_figures_of_a_process_are_one_sentence_each(
@@ -143,6 +156,44 @@ def test_figures_of_a_process_are_one_sentence_each(
         monkeypatch.setattr(of_status, "process_figures", lambda _, of=figures: page | of)
         done = run("--tier", golden_tier, "-D", "tieredStoreMetricsPort=9", "status")
         assert done.out.splitlines()[-1] == f"  process  http://127.0.0.1:9: ready; {words}"
+
+
+def head(status: str, length: int) -> bytes:
+    return f"HTTP/1.0 {status}\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        (head("503 Service Unavailable", 1) + b"x", "service unavailable"),
+        (head("200 OK", 30) + b"tieredstore_outage 1\n", "the page is cut off"),
+        (head("200 OK", 200) + b"x" * 200, "the page has more than 100 bytes"),
+        (head("200 OK", 2) + b"\xff\xfe", "'utf-8' codec can't decode byte"),
+        (head("200 OK", 21) + b"tieredstore_outage{ 1", ""),
+        (b"\x15\x03\x01\x00\x02", "\x15"),
+        (b"", "remote end closed connection without response"),
+    ],
+)
+def test_metrics_that_cannot_be_read_are_said_beside_readiness(
+    golden_tier: Path, monkeypatch: pytest.MonkeyPatch, metrics: bytes, reason: str
+) -> None:
+    monkeypatch.setattr(process_page, "PAGE_BYTES_MAX", 100)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for answer in (head("200 OK", 3) + b"ok\n", metrics):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(answer)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        port = listener.getsockname()[1]
+        done = run("--tier", golden_tier, "-D", f"tieredStoreMetricsPort={port}", "status")
+        server.join()
+    said = f"http://127.0.0.1:{port}: ready; its metrics are not known: it does not answer: "
+    assert said + printable(reason) in done.out.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -3,11 +3,14 @@
 import asyncio
 import logging
 import re
+from collections.abc import Sequence
+from http.client import BadStatusLine
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from container.names.rocketmq import INT64_MAX
 from provider.errors import Unavailable
 from provider.testing.manual_clock import ManualClock
 from tests.support.cli import run
@@ -30,9 +33,9 @@ from tieredstore.console.history import (
 )
 from tieredstore.console.options import ConsoleOptions
 from tieredstore.console.server import serving
-from tieredstore.console.tiers import GroupLag, ShownTier
+from tieredstore.console.tiers import GroupLag, ShownTier, TierName
 
-TIER = ("C", "b")
+TIER: TierName = ("C", "b")
 
 
 def lag(group: str, count: int, topic: str = "T") -> GroupLag:
@@ -40,10 +43,11 @@ def lag(group: str, count: int, topic: str = "T") -> GroupLag:
     return GroupLag(group, topic, 1, count)
 
 
-def recorded(history: LagHistory, *rounds: list[GroupLag]) -> float:
+def recorded(history: LagHistory, *rounds: list[GroupLag], tiering: Sequence[int] = ()) -> float:
     """Record samples, one each interval from 0 on, and return the time of the last one."""
     for number, groups in enumerate(rounds):
-        history.record(number * INTERVAL_S, history.round_of({TIER: groups}))
+        behind = {TIER: tiering[number]} if tiering else {}
+        history.record(number * INTERVAL_S, history.round_of({TIER: groups}, behind))
     return (len(rounds) - 1) * INTERVAL_S
 
 
@@ -89,10 +93,10 @@ def test_a_group_that_vanishes_and_comes_again_has_a_gap() -> None:
     line = history.line(TIER, now_s, lag("G", 4))
     assert line is not None
     assert [command for command, _, _ in points_of(line.path)] == ["M", "L", "M", "L", "L"]
-    history.record(now_s + WINDOW_S + 1, history.round_of({TIER: []}))
+    history.record(now_s + WINDOW_S + 1, history.round_of({TIER: []}, {}))
     assert len(history) == 0
     far = [Sample(0, 1), Sample(GAP_S, 1)]
-    assert [command for command, _, _ in points_of(line_of(lag("G", 1), far).path)] == ["M", "M"]
+    assert [command for command, _, _ in points_of(line_of("lag", far).path)] == ["M", "M"]
 
 
 def test_the_largest_lags_of_the_window_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +109,9 @@ def test_the_largest_lags_of_the_window_are_kept(monkeypatch: pytest.MonkeyPatch
     assert history.line(TIER, now_s, lag("D", 6)) is not None
     assert history.left_out(TIER) == 2
     other = ("C", "other")
-    history.record(now_s + 1, history.round_of({other: [lag("Z", 9), lag("Y", 9), lag("X", 1)]}))
+    history.record(
+        now_s + 1, history.round_of({other: [lag("Z", 9), lag("Y", 9), lag("X", 1)]}, {})
+    )
     assert (history.left_out(other), len(history)) == (1, 2), "the bound is of all tiers"
 
 
@@ -129,11 +135,6 @@ class FailingTier:
     def __init__(self) -> None:
         self.errors: list[Exception | None] = []
         self.trouble = ""
-        self.is_tiered = False
-
-    async def tiering(self) -> GroupLag | None:
-        """Return the lag of tiering, of one broker alone."""
-        return GroupLag("", "", 0, 7) if self.is_tiered else None
 
     async def groups(self) -> list[GroupLag]:
         """Raise the next error, or return one group."""
@@ -170,27 +171,47 @@ async def test_a_sample_that_fails_is_left_out_and_logged_once(
 
 def test_tiering_has_a_line_while_its_process_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_history, "SERIES_MAX", 2)
-    history, tiering = LagHistory(), GroupLag("", "", 0, 0)
+    history = LagHistory()
     assert history.tiering_line(TIER, 0) is None
-    found = [tiering._replace(lag=lag) for lag in (0, 40, 2)]
-    now_s = recorded(history, *([lag("A", 50), lag("B", 60), one] for one in found))
+    groups = [lag("A", 50), lag("B", 60), lag("", 70)]
+    now_s = recorded(history, groups, groups, groups, tiering=(0, 40, 2))
     line = history.tiering_line(TIER, now_s + 1)
     assert line is not None, "it has its line before any group"
     assert (line.low, line.high, line.newest) == (0, 40, 2)
     assert line.text == "not tiered: 0 to 40 messages in the last 1 min, now 2"
-    assert history.left_out(TIER) == 1
+    assert history.left_out(TIER) == 2
     assert history.tiering_line(TIER, now_s + GAP_S) is None, "nothing is known of now"
 
 
-async def test_the_lag_of_tiering_is_sampled() -> None:
-    tier, history, clock = FailingTier(), LagHistory(), ManualClock()
-    tier.is_tiered = True
-    tiers = cast("dict[tuple[str, str], ShownTier]", {TIER: tier})
-    sampler = asyncio.create_task(sample_lags(tiers, history, clock))
+async def test_the_lag_of_tiering_is_sampled_also_in_an_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def page_of(config: Config) -> str:
+        asked.append(config.metrics_port)
+        if config.metrics_port == 2:
+            raise BadStatusLine("")
+        rows = [
+            f'rocketmq_tiered_store_dispatch_behind{{cluster="C",node_id="{broker}"}} {lag}'
+            for broker, lag in (("b", 7), ("c", 1 << 70))
+        ]
+        return "\n".join(rows)
+
+    monkeypatch.setattr("tieredstore.console.tiers.metrics_page", page_of)
+    history, clock = LagHistory(), ManualClock()
+    tiers: dict[tuple[str, str], FailingTier] = {}
+    for broker, port in (("b", 1), ("c", 1), ("d", 2), ("e", 0)):
+        tiers["C", broker] = tier = FailingTier()
+        settings = {"tieredStoreMetricsPort": port}
+        tier.config = Config.named("/tier", "C", broker, None, settings)
+        tier.trouble = "the storage is away"
+    given = cast("dict[tuple[str, str], ShownTier]", tiers)
+    sampler = asyncio.create_task(sample_lags(given, history, clock))
     await until(lambda: clock.sleeping == 1, Patience("nothing is sampled"))
-    line = history.tiering_line(TIER, clock.monotonic_s())
-    assert line is not None
-    assert line.newest == 7
+    assert sorted(asked) == [1, 2], "each process is asked once"
+    lines = [history.tiering_line(name, clock.monotonic_s()) for name in tiers]
+    assert [line and line.newest for line in lines] == [7, INT64_MAX, None, None]
     sampler.cancel()
     await asyncio.gather(sampler, return_exceptions=True)
 

@@ -266,12 +266,12 @@ async def test_groups_have_their_lag(
 async def test_brokers_have_a_line_of_what_is_not_tiered_yet(tier: Path) -> None:
     history, now_s = LagHistory(), SystemClock().monotonic_s()
     for before_s, behind in ((3600, 0), (31, 1200), (1, 1030)):
-        tiering = GroupLag("", "", 0, behind)
-        history.record(now_s - before_s, history.round_of({("C", "b"): [tiering]}))
+        chosen = history.round_of({}, {("C", "b"): behind})
+        history.record(now_s - before_s, chosen)
     async with pages_of(tier, history=history) as get:
         brokers, broker = (await get("/")).text, (await get("/b/C/b")).text
         assert '<td class="n">1,030</td>' in brokers
-        assert "1,030 messages; last 2 h: <svg" in broker
+        assert "</svg> 0 to 1,200 messages in the last 2 h" in broker
         title = "not tiered: 0 to 1,200 messages in the last 60 min, now 1,030"
         assert re.findall(SVG, brokers) == re.findall(SVG, broker)
         assert [one for one, _ in re.findall(SVG, brokers)] == [title]
@@ -286,7 +286,7 @@ async def test_groups_have_a_line_of_their_lag_over_time(tier: Path, tmp_path: P
     for before_s, lag in ((3600, 0), (1800, 1200), (1770, 40)):
         known = [GroupLag(name, "wide", 1, lag) for name in ("G", group)]
         long = GroupLag("g" * (NAME_LENGTH_MAX + 1), "wide", 1, 0)
-        history.record(now_s - before_s, history.round_of({("C", "b"): [*known, long]}))
+        history.record(now_s - before_s, history.round_of({("C", "b"): [*known, long]}, {}))
     async with pages_of(tier, history=history, tieredStoreServeStatePath=tmp_path) as get:
         page = await get("/b/C/b/groups")
     assert "<title>lag of G at wide: 0 to 1,200 messages in the last 60 min, now 1</title>" in (
