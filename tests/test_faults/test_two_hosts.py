@@ -125,8 +125,8 @@ def test_a_standby_on_another_host_tiers_on_when(failure: str, s3_url: str, tmp_
         if failure == "its network is cut":
             assert first.process.poll() is None, first.log.read_text()
             first.link("up")
-            size = lambda: first.log.stat().st_size  # noqa: E731
-            patience = Patience(first.log.read_text, marks=size, pids=[first.process.pid])
+            said = first.log.read_text
+            patience = Patience(said, marks=said, pids=[first.process.pid])
             wait_until(lambda: first.process.poll() is not None, patience)
             assert first.process.returncode == 4, first.log.read_text()
             assert "took this tier over" in first.log.read_text()
